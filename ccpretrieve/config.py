@@ -1,0 +1,264 @@
+"""Every setting of every command: one frozen dataclass each, shared by API, flags and YAML.
+
+A field ``batch_tokens`` is the flag ``--batch-tokens``, the YAML key ``batch-tokens``, and the
+argument of the class; its help text is its line under ``Attributes``. There is no second list
+(:mod:`ccpretrieve.commandline` reads this one). A setting that is ``None`` is taken from the
+checkpoint or the index, as its line says. Combinations that cannot work fail here, on construction.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ccpretrieve.errors import UserError, unknown
+
+POOLINGS = ("cls", "mean")
+TITLES = ("pair", "join", "drop")
+SIMILARITIES = ("dot", "cosine")
+DTYPES = ("float32", "bfloat16", "float16")
+FORMATS = ("text", "json", "markdown", "latex")
+ON_DUPLICATE = ("error", "first")
+
+#: A repeatable flag: ``--run a --run b`` and ``--run a b`` are the same.
+Many = Parameter(consume_multiple=True, negative=())
+#: A switch that is off unless named.
+Switch = Parameter(negative=(), show_default=False)
+
+
+def one_of(kind: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    """Fail unless ``value`` is None or allowed.
+
+    Raises:
+        UserError: With the near names and the allowed ones.
+    """
+    if value is not None and value not in allowed:
+        raise unknown(kind, value, allowed)
+
+
+def at_least(flag: str, value: int | None, least: int) -> None:
+    """Fail unless ``value`` is None or at least ``least``.
+
+    Raises:
+        UserError: Naming the flag.
+    """
+    if value is not None and value < least:
+        raise UserError(f"{flag} must be at least {least}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What every command has.
+
+    Attributes:
+        quiet: Say nothing but results and errors.
+    """
+
+    quiet: Annotated[bool, Switch] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """What every command has that reads a corpus by name.
+
+    Attributes:
+        data_dir: Where corpora lie and are downloaded to. Default: CCPRETRIEVE_DATA, else
+            ~/.cache/ccpretrieve.
+    """
+
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeConfig(DataConfig):
+    """Encode a corpus and build its index.
+
+    Attributes:
+        corpus: A name that `python -m ccpretrieve.corpora` lists, or a folder or file of passages.
+        encoder: Checkpoint directory or hub name. Default: CCPRETRIEVE_ENCODER.
+        output: Folder of the index. Default: indexes/<corpus>.<tag>.
+        pooling: cls or mean. Default: the checkpoint's.
+        layer: Hidden states to pool: 0 the embeddings, -1 the last. Default: the checkpoint's.
+        normalize: Scale vectors to unit length. Default: the checkpoint's.
+        max_length: Tokens kept of a query or passage. Default: the checkpoint's.
+        query_prefix: Put before every query. Default: the checkpoint's.
+        passage_prefix: Put before every passage. Default: the checkpoint's.
+        title: pair (two segments), join (title, space, text) or drop. Default: the checkpoint's.
+        similarity: dot or cosine (dot of unit vectors). Default: the checkpoint's.
+        calibration: Per-language shift, scale and rotation to apply. Default: the checkpoint's.
+        lang: Language of the corpus, for the calibration. Default: the corpus' own.
+        tag: Last part of the index' name. Default: made from the encoder's name.
+        batch_tokens: Tokens of a forward pass, padding included; no result depends on it.
+        shard_size: Passages per shard, which is also how many are sorted by length together.
+        device: Any torch device. Default: cuda where there is one, else cpu.
+        dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
+        shard_id: This machine's number, from 0, when several encode one corpus.
+        shard_num: How many machines encode the corpus; `index --embeddings` merges their folders.
+        on_duplicate: error, or first to keep the first passage of each id and count the rest.
+        dry_run: Count passages, estimate memory and disk, and encode nothing.
+    """
+
+    corpus: str
+    encoder: str | None = None
+    output: Path | None = None
+    pooling: str | None = None
+    layer: int | None = None
+    normalize: bool | None = None
+    max_length: int | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    title: str | None = None
+    similarity: str | None = None
+    calibration: Path | None = None
+    lang: str | None = None
+    tag: str | None = None
+    batch_tokens: int = 4096
+    shard_size: int = 8192
+    device: str | None = None
+    dtype: str | None = None
+    shard_id: int = 0
+    shard_num: int = 1
+    on_duplicate: str = "error"
+    dry_run: Annotated[bool, Switch] = False
+
+    def __post_init__(self) -> None:
+        one_of("pooling", self.pooling, POOLINGS)
+        one_of("title", self.title, TITLES)
+        one_of("similarity", self.similarity, SIMILARITIES)
+        one_of("dtype", self.dtype, DTYPES)
+        one_of("on-duplicate", self.on_duplicate, ON_DUPLICATE)
+        at_least("--max-length", self.max_length, 4)
+        at_least("--batch-tokens", self.batch_tokens, 1)
+        at_least("--shard-size", self.shard_size, 1)
+        at_least("--shard-num", self.shard_num, 1)
+        if not 0 <= self.shard_id < self.shard_num:
+            raise UserError(
+                f"--shard-id must be from 0 to {self.shard_num - 1} with --shard-num "
+                f"{self.shard_num}, got {self.shard_id}"
+            )
+        if self.similarity == "cosine" and self.normalize is False:
+            raise UserError("--similarity cosine needs unit vectors; leave --no-normalize out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexConfig(Config):
+    """Build another kind of FAISS index from the embeddings of an encoded corpus.
+
+    Attributes:
+        embeddings: Folder written by `encode`; several to merge the shards of several machines.
+        factory: A FAISS factory string such as Flat, HNSW32, IVF1024,PQ64, SQfp16 or SQ8.
+        output: Folder of the new index. Default: <embeddings>.<factory>.
+        queries: Sampled passages searched to compare with a flat index.
+        seed: Seeds the training sample and the compared queries.
+    """
+
+    embeddings: Annotated[tuple[Path, ...], Many]
+    factory: str = "Flat"
+    output: Path | None = None
+    queries: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.embeddings:
+            raise UserError("--embeddings needs a folder that `python -m ccpretrieve.encode` wrote")
+        at_least("--queries", self.queries, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(DataConfig):
+    """Search an index: a whole set of topics into a TREC run, or a question typed on the line.
+
+    Attributes:
+        question: A question; its best passages are printed. Without one, topics are searched.
+        corpus: Name or folder of the corpus; finds the index and, with --split, the topics.
+        split: Which of the corpus' topics: train, dev or test.
+        index: Folder of the index. Default: the one index of --corpus in indexes/.
+        topics: File of `id<TAB>question` lines, or a name such as mrtydi-ja (with --split).
+        encoder: Checkpoint, if it is not where the index says or the index names none.
+        hits: Passages per question. Default: 100 for topics, 5 for a typed question.
+        output: Run file. Default: runs/<topics>.<tag>.trec.
+        tag: Last column of the run, and which of several indexes of --corpus. Default: the index'.
+        lang: Language of the questions, for the calibration. Default: the topics' own.
+        batch_tokens: Tokens of one forward pass, padding included.
+        device: Any torch device. Default: cuda where there is one, else cpu.
+        dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
+    """
+
+    question: str | None = field(default=None, kw_only=False)
+    corpus: str | None = None
+    split: str = "test"
+    index: Path | None = None
+    topics: str | None = None
+    encoder: str | None = None
+    hits: int | None = None
+    output: Path | None = None
+    tag: str | None = None
+    lang: str | None = None
+    batch_tokens: int = 4096
+    device: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        one_of("dtype", self.dtype, DTYPES)
+        at_least("--hits", self.hits, 1)
+        at_least("--batch-tokens", self.batch_tokens, 1)
+        if self.question is not None and self.topics is not None:
+            raise UserError("give a question or --topics, not both")
+        if self.question is not None and not self.question.strip():
+            raise UserError("the question is empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(DataConfig):
+    """Score runs against relevance judgements.
+
+    Attributes:
+        run: TREC run files; several are put side by side.
+        qrels: File of judgements, or a corpus (with --split). Default: what made the run.
+        split: Which judgements of a corpus: train, dev or test.
+        metrics: Any of mrr@K, recall@K, ndcg@K, hits@K.
+        format: text, json, markdown or latex.
+        per_topic: Also print every topic's scores (text and json).
+        significance: ranx test between runs: student, fisher or tukey.
+        alpha: A difference is significant below this p-value.
+    """
+
+    run: Annotated[tuple[Path, ...], Many]
+    qrels: str | None = None
+    split: str = "test"
+    metrics: Annotated[tuple[str, ...], Many] = ("mrr@100", "recall@100", "ndcg@10", "hits@100")
+    format: str = "text"
+    per_topic: Annotated[bool, Switch] = False
+    significance: str = "student"
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        one_of("format", self.format, FORMATS)
+        one_of("significance", self.significance, ("student", "fisher", "tukey"))
+        if not self.run:
+            raise UserError("--run needs a file that `python -m ccpretrieve.search` wrote")
+        if not 0 < self.alpha < 1:
+            raise UserError(f"--alpha must lie between 0 and 1, got {self.alpha}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorporaConfig(DataConfig):
+    """List the corpora known by name, and fetch them.
+
+    Attributes:
+        names: Corpora to show or fetch, such as mrtydi-ja. Default: all.
+        fetch: Download what is not present.
+        yes: Do not ask before a large download.
+        format: text or json.
+    """
+
+    names: Annotated[tuple[str, ...], Parameter(negative=())] = field(default=(), kw_only=False)
+    fetch: Annotated[bool, Switch] = False
+    yes: Annotated[bool, Switch] = False
+    format: str = "text"
+
+    def __post_init__(self) -> None:
+        one_of("format", self.format, ("text", "json"))
+        if self.fetch and not self.names:
+            raise UserError("--fetch needs the names of the corpora to download")

@@ -1,0 +1,1 @@
+"""Text in: corpora by name, readers, and the checks on both."""

@@ -1,0 +1,46 @@
+"""A corpus: passages in a fixed order, with their topics and judgements.
+
+What every source (a folder in Mr.TyDi's layout, ir_datasets, a hub data set) looks like to the
+rest of the project. :func:`ccpretrieve.data.registry.open_corpus` turns a name into one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from ccpretrieve.data.records import Qrels, Record, Topic
+
+
+class Corpus(ABC):
+    """Passages in a fixed order, with their topics and judgements.
+
+    Attributes:
+        name: Short name that goes into file names, such as ``mrtydi-ja``.
+        language: Two-letter code of its passages, ``""`` if unknown or mixed.
+    """
+
+    name: str
+    language: str
+
+    @abstractmethod
+    def records(self) -> Iterator[Record]:
+        """Stream the passages, always in the same order, without holding them.
+
+        Raises:
+            UserError: Naming file and line, if a passage cannot be read.
+        """
+
+    @abstractmethod
+    def topics(self, split: str) -> list[Topic]:
+        """The questions of a split.
+
+        Raises:
+            UserError: If the corpus has no such split; those it has are named.
+        """
+
+    @abstractmethod
+    def qrels(self, split: str) -> Qrels:
+        """The judgements of a split.
+
+        Raises:
+            UserError: If the corpus has no such split; those it has are named.
+        """

@@ -1,0 +1,132 @@
+"""Files that are whole or absent: partial name, fsync, rename; one writer at a time; hashes.
+
+Every output of this project is written through here, so that a killed process, a full disk or a
+second writer never leaves half a file under a final name.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ccpretrieve.errors import UserError
+
+PARTIAL = ".partial"  # suffix of what is not finished
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` for writing bytes; it appears, complete and on disk, when the block ends.
+
+    Raises:
+        UserError: If the disk is full or the folder cannot be written; nothing is left behind.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with partial.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+        sync_directory(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise writing_failed(path, error) from error
+        raise
+
+
+def writing_failed(path: Path, error: OSError) -> UserError:
+    """Say in one line why ``path`` could not be written and what to do."""
+    if error.errno == errno.ENOSPC:
+        return UserError(f"{path}: no space left on the disk; free some and run the command again")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UserError(f"{path}: no permission to write; choose another place to write to")
+    return UserError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a folder durable (a rename is not, until its folder is synced)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path) -> Path:
+    """Create a folder and its parents; return it.
+
+    Raises:
+        UserError: If it cannot be created, or a file stands in its place.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise UserError(f"{path}: a file stands where a folder belongs; move it away") from error
+    except OSError as error:
+        raise writing_failed(path, error) from error
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON, keys in the order given, whole or not at all."""
+    with atomic(path) as stream:
+        stream.write((json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        UserError: If it is missing, not text, or not JSON; the line is named.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text at byte {error.start}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def only_writer(path: Path, task: str) -> Iterator[None]:
+    """Hold the lock beside ``path`` for the block; the kernel drops it when a process dies.
+
+    Args:
+        path: What is written; the lock is ``<path>.lock``.
+        task: What the other process would be doing, for the message.
+
+    Raises:
+        UserError: If another process holds it.
+    """
+    import filelock
+
+    make_directory(path.parent)
+    lock = filelock.FileLock(path.with_name(path.name + ".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise UserError(f"{path}: another process is {task} here; wait for it to end") from error
+    except OSError as error:
+        raise writing_failed(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def hash_files(files: dict[str, Path]) -> str:
+    """SHA-256 over names and contents, in name order; the names are those given, not the paths."""
+    digest = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        with path.open("rb") as stream:
+            digest.update(f"{name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Vectors to rankings: shards, indexes, run files, scores, and the doors to Pyserini."""

@@ -1,0 +1,1 @@
+"""What makes a model better: one loop, and the objectives that run on it."""
