@@ -1,0 +1,283 @@
+"""Text to embeddings: prefix, tokens, batches of like length, pooled vectors, calibration.
+
+    text --prefix, title--> tokens --Tower--> pooled --Calibration--> --unit length--> vector
+
+Batches are formed by token count, not by number of texts: sorted by length, as many as fit into
+``batch_tokens`` with padding. A vector does not depend on its batch (to rounding), and comes back
+at the place of its text.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ccpretrieve.data.records import Passage
+from ccpretrieve.errors import UserError
+from ccpretrieve.model import checkpoint
+from ccpretrieve.model.calibration import Calibration, Embeddings
+from ccpretrieve.model.settings import EncoderSettings, read_settings
+from ccpretrieve.model.tower import Tokens, Tower
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Vectors, and what became of the text on the way.
+
+    Attributes:
+        vectors: Shape ``(N, D)``, float32, all finite.
+        tokens: Tokens encoded, without padding.
+        truncated: Texts that were longer than allowed and lost their end.
+    """
+
+    vectors: Embeddings
+    tokens: int
+    truncated: int
+
+
+class Encoder:
+    """A checkpoint that turns queries and passages into vectors.
+
+    Made by :meth:`load`. Weights are read on first use of a side, so that searching with untied
+    towers reads the query tower alone.
+
+    Attributes:
+        name: As it was asked for.
+        path: Directory of the checkpoint.
+        settings: Everything that decides a vector, given the weights.
+        source: Where the settings came from, in words.
+        calibration: Applied to every vector, or None.
+        device: Torch device.
+        dtype: Of weights and computation.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        settings: EncoderSettings,
+        source: str,
+        calibration: Calibration | None,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_tokens: int,
+    ) -> None:
+        self.name = name
+        self.path = path
+        self.settings = settings
+        self.source = source
+        self.calibration = calibration
+        self.device = device
+        self.dtype = dtype
+        self.batch_tokens = batch_tokens
+        self._towers: dict[Path, Tower] = {}
+        self._fingerprint = ""
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path | None = None,
+        *,
+        device: str | None = None,
+        dtype: str | None = None,
+        batch_tokens: int = 4096,
+        calibration: Path | None = None,
+        **overrides: Any,
+    ) -> Self:
+        """Open a checkpoint.
+
+        Args:
+            name: Directory or hub name; None for CCPRETRIEVE_ENCODER.
+            device: Any torch device; None for cuda where there is one, else cpu.
+            dtype: ``float32``, ``bfloat16`` or ``float16``; None for float32 on the CPU and
+                bfloat16 on a GPU.
+            batch_tokens: Tokens of one forward pass, padding included.
+            calibration: Calibration file; None for the one the settings name, if any.
+            **overrides: Fields of :class:`EncoderSettings`, or ``max_length``; None is no wish.
+
+        Raises:
+            UserError: If there is no such checkpoint, device or file, or the settings cannot work.
+        """
+        name = str(name) if name is not None else checkpoint.default_encoder()
+        path = checkpoint.locate(name)
+        settings, source = read_settings(path, name)
+        settings = settings.override(**overrides)
+        if calibration is None and settings.calibration is not None:
+            calibration = path / settings.calibration
+        where = choose_device(device)
+        return cls(
+            name,
+            path,
+            settings,
+            source,
+            Calibration.load(calibration) if calibration is not None else None,
+            where,
+            choose_dtype(dtype, where),
+            batch_tokens,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of weights, sizes and tokenizer; see :func:`checkpoint.fingerprint`."""
+        self._fingerprint = self._fingerprint or checkpoint.fingerprint(self.path)
+        return self._fingerprint
+
+    @property
+    def dim(self) -> int:
+        """D, length of a vector."""
+        return self._tower(checkpoint.PASSAGE).dim
+
+    def encode_queries(self, queries: Sequence[str], *, language: str = "") -> Embeddings:
+        """Embed questions.
+
+        Args:
+            queries: N questions.
+            language: Their language; needed by a calibration only.
+
+        Returns:
+            Shape ``(N, D)``, float32, in the order given.
+        """
+        return self.embed_queries(queries, language=language).vectors
+
+    def encode_passages(
+        self, passages: Sequence[Passage | str | tuple[str, str]], *, language: str = ""
+    ) -> Embeddings:
+        """Embed passages.
+
+        Args:
+            passages: N passages: :class:`Passage`, ``(title, text)``, or text without a title.
+            language: Their language; needed by a calibration only.
+
+        Returns:
+            Shape ``(N, D)``, float32, in the order given.
+        """
+        made = [_passage(item) for item in passages]
+        return self.embed_passages(made, language=language).vectors
+
+    def embed_queries(self, queries: Sequence[str], *, language: str = "") -> Encoded:
+        """As :meth:`encode_queries`, with the counts."""
+        texts = [self.settings.query_prefix + query for query in queries]
+        return self._embed(checkpoint.QUERY, texts, self.settings.query_length, language)
+
+    def embed_passages(self, passages: Sequence[Passage], *, language: str = "") -> Encoded:
+        """As :meth:`encode_passages`, with the counts."""
+        texts = [self._segments(passage) for passage in passages]
+        return self._embed(checkpoint.PASSAGE, texts, self.settings.passage_length, language)
+
+    def tokenize_passages(self, passages: Sequence[Passage]) -> Iterator[Tokens]:
+        """What the model would see of each passage, in order."""
+        texts = [self._segments(passage) for passage in passages]
+        return _tokenize(self._tower(checkpoint.PASSAGE), texts, self.settings.passage_length)
+
+    def _segments(self, passage: Passage) -> str | tuple[str, str]:
+        prefix = self.settings.passage_prefix
+        if not passage.title or self.settings.title == "drop":
+            return prefix + passage.text
+        if self.settings.title == "pair":
+            return prefix + passage.title, passage.text
+        return f"{prefix}{passage.title} {passage.text}"
+
+    def _tower(self, role: str) -> Tower:
+        path = checkpoint.tower(self.path, role)
+        if path not in self._towers:
+            self._towers[path] = Tower(path, self.settings, self.device, self.dtype)
+        return self._towers[path]
+
+    def _embed(
+        self, role: str, texts: Sequence[str | tuple[str, str]], length: int, language: str
+    ) -> Encoded:
+        tower = self._tower(role)
+        tokens = list(_tokenize(tower, texts, length))
+        vectors = np.empty((len(texts), tower.dim), dtype=np.float32)
+        with torch.inference_mode():
+            for rows in batches([len(item.ids) for item in tokens], self.batch_tokens):
+                vectors[rows] = tower.forward([tokens[row] for row in rows]).cpu().numpy()
+        if self.calibration is not None and len(texts):
+            vectors = self.calibration.transform(vectors, language)
+        if self.settings.normalize:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        _check_finite(vectors, texts, self.name)
+        return Encoded(
+            vectors,
+            sum(len(item.ids) for item in tokens),
+            sum(item.truncated for item in tokens),
+        )
+
+
+def batches(lengths: Sequence[int], budget: int) -> Iterator[NDArray[np.intp]]:
+    """Group texts of like length so that no padded batch exceeds a token budget.
+
+    Args:
+        lengths: Tokens of each text.
+        budget: Most tokens of a batch, padding included; a longer text makes a batch of its own.
+
+    Yields:
+        Positions of the texts of one batch; every text once, the longest first.
+    """
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    start = 0
+    while start < len(order):
+        size = max(1, budget // max(1, lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device asked for; by default cuda where there is one, else the CPU.
+
+    Raises:
+        UserError: If it is no device of this machine; the CPU is never put in a GPU's place.
+    """
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r} cannot be used on this machine: {reason}") from error
+    return device
+
+
+def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
+    """The type asked for; by default bfloat16 on a GPU and float32 elsewhere."""
+    if name is None:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UserError(f"unknown dtype {name!r}; allowed: float32, bfloat16, float16")
+    return dtype
+
+
+def _tokenize(
+    tower: Tower, texts: Sequence[str | tuple[str, str]], length: int
+) -> Iterator[Tokens]:
+    """Tokenise single texts and pairs alike, in order."""
+    single = [isinstance(text, str) for text in texts]
+    if all(single) or not any(single):
+        yield from tower.tokenize(texts, length)  # type: ignore[arg-type]
+        return
+    alone = tower.tokenize([text for text in texts if isinstance(text, str)], length)
+    pairs = tower.tokenize([text for text in texts if not isinstance(text, str)], length)
+    for is_single in single:
+        yield next(alone if is_single else pairs)
+
+
+def _passage(item: Passage | str | tuple[str, str]) -> Passage:
+    if isinstance(item, Passage):
+        return item
+    title, text = ("", item) if isinstance(item, str) else item
+    return Passage(id="", text=text, title=title)
+
+
+def _check_finite(vectors: Embeddings, texts: Sequence[Any], name: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        raise UserError(
+            f"{name}: {len(bad)} of {len(texts)} vectors hold a NaN or infinity, the first for "
+            f"{str(texts[bad[0]])[:60]!r}; try --dtype float32"
+        )

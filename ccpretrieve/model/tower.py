@@ -1,0 +1,261 @@
+"""One Transformer with its tokenizer and pooling: token ids to vectors (sections 3.1 and 4.2).
+
+    h  = hidden states of layer L            (B, T, D)
+    v  = h[:, 0]                             pooling cls
+    v  = sum_t m_t h_t / sum_t m_t           pooling mean, m the mask without padding
+
+Only the layers up to L are run, the unused pooler is dropped, and hidden states of other layers
+are never kept.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccpretrieve.errors import UserError
+from ccpretrieve.files import read_json
+from ccpretrieve.model.settings import EncoderSettings, module_folders
+
+#: Architectures whose hidden states of layer N do not depend on later layers nor on a last norm.
+_STACKED = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
+#: Texts tokenised by one call; bounds the tokenizer's own bookkeeping, which dwarfs the ids.
+_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One text as the model sees it.
+
+    Attributes:
+        ids: Token ids, special ones included, shape ``(T,)``, int32.
+        types: Segment ids where the model takes them and there are two segments, else None.
+        truncated: Whether the text was longer than allowed.
+    """
+
+    ids: NDArray[np.int32]
+    types: NDArray[np.int8] | None
+    truncated: bool
+
+
+class Tower:
+    """A checkpoint's Transformer on a device, ready to encode.
+
+    Args:
+        path: Checkpoint directory.
+        settings: Pooling and layer are used here; the rest by the encoder.
+        device: A torch device.
+        dtype: Of weights and computation; embeddings come out as float32.
+
+    Raises:
+        UserError: If the checkpoint is broken or incomplete, or lacks the layer asked for.
+    """
+
+    def __init__(
+        self, path: Path, settings: EncoderSettings, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.path = path
+        self.device = device
+        self.tokenizer, self.model = _load(path, dtype, keep_pooler=settings.pooling == "pooler")
+        self.model.to(device).eval()
+        self.pooling = settings.pooling
+        self.layer = self._use_layers(settings.layer)
+        self.dense = [_Dense(folder, device, dtype) for folder in _dense_folders(path)]
+        self.dim = self.dense[-1].width if self.dense else int(self.model.config.hidden_size)
+        for length in (settings.query_length, settings.passage_length):
+            self._check_length(length)
+
+    def _use_layers(self, layer: int) -> int:
+        """Cut the stack above the pooled layer; return the index into the states that are left."""
+        depth = int(self.model.config.num_hidden_layers)
+        if not -1 <= layer <= depth:
+            raise UserError(f"{self.path}: has layers 0 to {depth} (-1 the last), not {layer}")
+        if layer not in (-1, depth) and self.model.config.model_type in _STACKED:
+            self.model.encoder.layer = self.model.encoder.layer[:layer]
+            return -1
+        return -1 if layer == depth else layer
+
+    def _check_length(self, length: int) -> None:
+        limit = max_positions(self.model.config)
+        if limit is not None and length > limit:
+            raise UserError(
+                f"{self.path}: takes at most {limit} tokens, asked for {length}; "
+                f"use --max-length {limit} or less"
+            )
+
+    def tokenize(
+        self, texts: Sequence[str] | Sequence[tuple[str, str]], length: int
+    ) -> Iterator[Tokens]:
+        """Turn texts, or (title, text) pairs, into token ids.
+
+        Args:
+            texts: Any number; two segments where they are pairs.
+            length: Tokens kept, special ones included; the longer segment is cut first.
+
+        Yields:
+            One item a text, in order.
+        """
+        with_types = "token_type_ids" in self.tokenizer.model_input_names
+        for start in range(0, len(texts), _CHUNK):
+            batch = self.tokenizer(
+                list(texts[start : start + _CHUNK]),
+                truncation=True,
+                max_length=length,
+                padding=False,
+                return_attention_mask=False,
+                verbose=False,
+            )
+            for row, ids in enumerate(batch["input_ids"]):
+                types = batch["token_type_ids"][row] if with_types else None
+                yield Tokens(
+                    np.asarray(ids, dtype=np.int32),
+                    np.asarray(types, dtype=np.int8) if types and any(types) else None,
+                    self._was_cut(batch, row, texts[start + row], len(ids), length),
+                )
+
+    def _was_cut(self, batch: Any, row: int, text: Any, kept: int, length: int) -> bool:
+        if kept < length:
+            return False
+        if self.tokenizer.is_fast:
+            return bool(batch.encodings[row].overflowing)
+        parts = (text,) if isinstance(text, str) else text
+        return len(self.tokenizer(*parts, verbose=False)["input_ids"]) > length
+
+    def forward(self, batch: Sequence[Tokens]) -> Tensor:
+        """Embed one batch; gradients flow if they are enabled.
+
+        Returns:
+            Shape ``(B, D)``, float32, not normalised.
+        """
+        inputs = self._pad(batch)
+        everything = self.layer != -1
+        output = self.model(**inputs, output_hidden_states=everything)
+        states = output.hidden_states[self.layer] if everything else output.last_hidden_state
+        pooled = self._pool(states, inputs["attention_mask"], output)  # (B, H)
+        for dense in self.dense:
+            pooled = dense(pooled)
+        return pooled.float()
+
+    def _pool(self, states: Tensor, mask: Tensor, output: Any) -> Tensor:
+        if self.pooling == "pooler":
+            pooled: Tensor = output.pooler_output
+            return pooled
+        if self.pooling == "cls":
+            return states[:, 0]
+        weights = mask.unsqueeze(-1).to(states.dtype)  # (B, T, 1)
+        return (states * weights).sum(dim=1) / weights.sum(dim=1)
+
+    def _pad(self, batch: Sequence[Tokens]) -> dict[str, Tensor]:
+        width = max(len(tokens.ids) for tokens in batch)
+        shape = (len(batch), width)
+        ids = np.full(shape, self.tokenizer.pad_token_id, dtype=np.int64)
+        mask = np.zeros(shape, dtype=np.int64)
+        types = np.zeros(shape, dtype=np.int64)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens.ids)] = tokens.ids
+            mask[row, : len(tokens.ids)] = 1
+            if tokens.types is not None:
+                types[row, : len(tokens.types)] = tokens.types
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if any(tokens.types is not None for tokens in batch):
+            inputs["token_type_ids"] = types
+        return {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
+
+
+def max_positions(config: Any) -> int | None:
+    """Longest input in tokens, or None if positions are relative.
+
+    RoBERTa's kinds number positions from the padding id + 1, so 514 rows hold 512 tokens.
+    """
+    rows = getattr(config, "max_position_embeddings", None)
+    if rows is None or getattr(config, "position_embedding_type", "absolute") not in (
+        None,
+        "absolute",
+    ):
+        return None
+    offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
+    return int(rows) - int(offset)
+
+
+def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, Any]:
+    """Tokenizer and model; nothing randomly initialised, nothing said about what is unused."""
+    from transformers import AutoModel, AutoTokenizer
+
+    try:
+        with _quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(path)
+            model, report = AutoModel.from_pretrained(path, dtype=dtype, output_loading_info=True)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cannot be loaded as a checkpoint: {reason}") from error
+    missing = sorted(
+        name for name in report["missing_keys"] if keep_pooler or not name.startswith("pooler.")
+    )
+    if missing:
+        raise UserError(
+            f"{path}: lacks {len(missing)} of the model's weights, {missing[0]} first; "
+            "random ones are never put in their place"
+        )
+    if not keep_pooler and hasattr(model, "pooler"):
+        model.pooler = None
+    if keep_pooler and getattr(model, "pooler", None) is None:
+        raise UserError(f"{path}: pooling 'pooler' needs a model that has one; use cls or mean")
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"{path}: its tokenizer has no padding token")
+    return tokenizer, model
+
+
+@contextlib.contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """No progress bar and no load report: what matters of it is checked by the caller."""
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _dense_folders(path: Path) -> list[Path]:
+    return [folder for kind, folder in module_folders(path) if kind == "Dense"]
+
+
+class _Dense(torch.nn.Module):
+    """A sentence-transformers ``Dense`` module: activation(W v + b)."""
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        config = read_json(folder / "config.json")
+        activation = str(config["activation_function"]).rsplit(".", 1)[-1]
+        if activation not in ("Tanh", "Identity", "ReLU", "GELU"):
+            raise UserError(f"{folder}: activation {activation} is not implemented here")
+        self.width = int(config["out_features"])
+        self.linear = torch.nn.Linear(config["in_features"], self.width, bias=config["bias"])
+        self.linear.load_state_dict(_dense_weights(folder))
+        self.linear.to(device, dtype)
+        self.activation = getattr(torch.nn, activation)()
+
+    def forward(self, v: Tensor) -> Tensor:
+        out: Tensor = self.activation(self.linear(v))
+        return out
+
+
+def _dense_weights(folder: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    if (folder / "model.safetensors").is_file():
+        state = load_file(folder / "model.safetensors")
+    else:
+        state = torch.load(folder / "pytorch_model.bin", weights_only=True, map_location="cpu")
+    return {name.removeprefix("linear."): value for name, value in state.items()}
