@@ -4,11 +4,12 @@ Flags, their help, near names for a mistyped one, and YAML come from cyclopts, w
 dataclass; this module decides what every command has in common.
 """
 
+import contextlib
 import dataclasses
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -113,19 +114,28 @@ def command(
         if isinstance(parsed, str):
             print(parsed)
             return
-        _report_to_stderr(quiet=parsed.quiet)
-        result = run(parsed)
+        with _report_to_stderr(quiet=parsed.quiet):
+            _show(run(parsed))
     except cyclopts.CycloptsError as error:
         _stop(f"{' '.join(str(error).split())} (--help lists the flags)", status=2)
     except UserError as error:
         _stop(str(error), status=1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _stop(f"{where}{error.strerror or error}", status=1)
     except KeyboardInterrupt:
         _stop("interrupted; finished parts are kept, the same command goes on from them", 130)
     except Terminated:
         _stop("terminated; finished parts are kept, the same command goes on from them", 143)
-    else:
-        if result is not None:
-            print(result)
+
+
+def _show(result: object) -> None:
+    """Print what a command returned: nothing, one thing, or one after another as they come."""
+    if isinstance(result, Iterator):
+        for item in result:
+            print(item, flush=True)
+    elif result is not None:
+        print(result)
 
 
 class Terminated(BaseException):
@@ -141,11 +151,17 @@ def _stop(message: str, status: int) -> None:
     sys.exit(status)
 
 
-def _report_to_stderr(*, quiet: bool) -> None:
-    """Show the package's log on stderr, one plain line a message."""
+@contextlib.contextmanager
+def _report_to_stderr(*, quiet: bool) -> Iterator[None]:
+    """Show the package's log on stderr for the block, one plain line a message."""
     logger = logging.getLogger("ccpretrieve")
-    logger.setLevel(logging.WARNING if quiet else logging.INFO)
-    logger.propagate = False
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.handlers[:] = [handler]
+    before, logger.propagate = (logger.level, logger.propagate), False
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = before

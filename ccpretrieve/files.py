@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -97,30 +98,56 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def only_writer(path: Path, task: str) -> Iterator[None]:
-    """Hold the lock beside ``path`` for the block; the kernel drops it when a process dies.
+def only_writer(folder: Path, task: str) -> Iterator[None]:
+    """Create ``folder`` and hold its lock for the block; the kernel drops it when a process dies.
 
     Args:
-        path: What is written; the lock is ``<path>.lock``.
+        folder: What is written; the lock is its file ``lock``, gone when the block ends.
         task: What the other process would be doing, for the message.
 
     Raises:
-        UserError: If another process holds it.
+        UserError: If another process holds it, or the folder cannot be created.
     """
     import filelock
 
-    make_directory(path.parent)
-    lock = filelock.FileLock(path.with_name(path.name + ".lock"))
+    lock = filelock.FileLock(make_directory(folder) / "lock")
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout as error:
-        raise UserError(f"{path}: another process is {task} here; wait for it to end") from error
+        raise UserError(f"{folder}: another process is {task} here; wait for it to end") from error
     except OSError as error:
-        raise writing_failed(path, error) from error
+        raise writing_failed(folder, error) from error
     try:
         yield
     finally:
+        with contextlib.suppress(OSError):
+            Path(lock.lock_file).unlink(missing_ok=True)
+            folder.rmdir()  # if nothing else was written
         lock.release()
+
+
+def finish(partial: Path, path: Path) -> None:
+    """Give a finished folder its name; called within :func:`only_writer`.
+
+    Raises:
+        UserError: If something stands in its place.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (partial / "lock").unlink()
+    try:
+        partial.rename(path)
+    except OSError as error:
+        raise writing_failed(path, error) from error
+    sync_directory(path.parent)
+
+
+def slug(text: str) -> str:
+    """Turn any words into part of a file name: lower case, ``[a-z0-9._-]`` and other letters.
+
+    >>> slug("castorini/Mr TyDi")
+    'castorini-mr-tydi'
+    """
+    return re.sub(r"[^\w.-]+", "-", text.lower()).strip("-.") or "unnamed"
 
 
 def hash_files(files: dict[str, Path]) -> str:

@@ -33,7 +33,7 @@ def tiny_checkpoint(tmp_path_factory):
         title="join",
     )
     path = tmp_path_factory.mktemp("checkpoints") / "tiny-xlmr"
-    return random_checkpoint.build(path, TEXTS * 20, settings=settings, vocabulary=150)
+    return random_checkpoint.build(path, TEXTS * 20, settings=settings, vocabulary=400)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ rest of the project. :func:`ccpretrieve.data.registry.open_corpus` turns a name 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from ccpretrieve.data.records import Qrels, Record, Topic
+from ccpretrieve.data.records import Qrels, Question, Record, Topic
+from ccpretrieve.errors import UserError
 
 
 class Corpus(ABC):
@@ -16,10 +17,12 @@ class Corpus(ABC):
     Attributes:
         name: Short name that goes into file names, such as ``mrtydi-ja``.
         language: Two-letter code of its passages, ``""`` if unknown or mixed.
+        topic_language: Two-letter code of its questions, ``""`` if unknown or mixed.
     """
 
     name: str
     language: str
+    topic_language: str
 
     @abstractmethod
     def records(self) -> Iterator[Record]:
@@ -44,3 +47,11 @@ class Corpus(ABC):
         Raises:
             UserError: If the corpus has no such split; those it has are named.
         """
+
+    def answers(self, split: str) -> list[Question]:
+        """The questions of a split with their answers, where a corpus has any.
+
+        Raises:
+            UserError: If the corpus has none.
+        """
+        raise UserError(f"{self.name} has no answers, only passages, topics and judgements")

@@ -52,5 +52,20 @@ class Topic:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A topic whose answers are known as strings, as XOR-Retrieve scores them.
+
+    Attributes:
+        topic: The question.
+        answers: Any of them counts.
+        language: Code of the question's language, ``""`` if the file does not say.
+    """
+
+    topic: Topic
+    answers: tuple[str, ...]
+    language: str = ""
+
+
 #: Relevance judgements: topic id -> passage id -> grade; a grade of 0 or less is not relevant.
 Qrels = Mapping[str, Mapping[str, int]]

@@ -131,6 +131,23 @@ class Encoder:
         """D, length of a vector."""
         return self._tower(checkpoint.PASSAGE).dim
 
+    def load_passages(self) -> None:
+        """Read the weights that encode passages now rather than on first use.
+
+        Raises:
+            UserError: If they are broken or incomplete, or cannot do what the settings ask.
+        """
+        self._tower(checkpoint.PASSAGE)
+
+    def memory(self) -> int:
+        """Bytes needed to encode passages, roughly: libraries, weights, one batch's activations."""
+        model = self._tower(checkpoint.PASSAGE).model
+        config = model.config
+        weights: int = sum(p.numel() * p.element_size() for p in model.parameters())
+        inner = int(getattr(config, "intermediate_size", 4 * config.hidden_size))
+        activations = self.batch_tokens * (2 * inner + 8 * int(config.hidden_size)) * 4
+        return 500_000_000 + weights + activations
+
     def encode_queries(self, queries: Sequence[str], *, language: str = "") -> Embeddings:
         """Embed questions.
 

@@ -23,13 +23,13 @@ def build(
     positions: int = 512,
     seed: int = 0,
 ) -> Path:
-    """Train a unigram tokenizer on ``texts`` and save it with random weights as a checkpoint.
+    """Train a byte-level BPE tokenizer on ``texts``; save it with random weights as a checkpoint.
 
     Args:
         path: Directory to create.
         texts: What the tokenizer learns its pieces from.
         settings: Written beside the weights; the defaults of the class if None.
-        vocabulary: Most pieces.
+        vocabulary: Most pieces; never fewer than the 256 bytes and 5 special ones.
         width: D; a multiple of 4.
         layers: Transformer layers.
         positions: Longest input in tokens.
@@ -40,6 +40,8 @@ def build(
     """
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaModel
+
+    from ccpretrieve.model.tower import quiet_transformers
 
     path.mkdir(parents=True, exist_ok=True)
     size = _save_tokenizer(path, texts, vocabulary, positions)
@@ -59,7 +61,8 @@ def build(
             ),
             add_pooling_layer=False,
         )
-    model.save_pretrained(path)
+    with quiet_transformers():
+        model.save_pretrained(path)
     write_settings(path, settings or EncoderSettings())
     return path
 
@@ -68,11 +71,14 @@ def _save_tokenizer(path: Path, texts: Iterable[str], vocabulary: int, positions
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=vocabulary, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(

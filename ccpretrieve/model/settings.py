@@ -233,7 +233,5 @@ def _prompts(config: Mapping[str, Any], source: Path, *, normalized: bool) -> di
     if similarity == "cosine":
         stated |= {"similarity": "cosine", "normalize": True}
     elif similarity not in (None, "dot", "dot_product"):
-        raise UserError(
-            f"{source}: similarity {similarity!r} is not implemented here"
-        )
+        raise UserError(f"{source}: similarity {similarity!r} is not implemented here")
     return stated

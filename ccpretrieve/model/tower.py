@@ -185,13 +185,14 @@ def max_positions(config: Any) -> int | None:
 
 def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, Any]:
     """Tokenizer and model; nothing randomly initialised, nothing said about what is unused."""
+    from safetensors import SafetensorError
     from transformers import AutoModel, AutoTokenizer
 
     try:
-        with _quiet_transformers():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(path)
             model, report = AutoModel.from_pretrained(path, dtype=dtype, output_loading_info=True)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cannot be loaded as a checkpoint: {reason}") from error
     missing = sorted(
@@ -212,7 +213,7 @@ def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, An
 
 
 @contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """No progress bar and no load report: what matters of it is checked by the caller."""
     from transformers.utils import logging
 

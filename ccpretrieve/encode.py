@@ -1,0 +1,228 @@
+"""Encode a corpus and build its index: ``python -m ccpretrieve.encode --corpus mrtydi-ja``.
+
+    corpus --census--> counted and checked --> blocks --Encoder--> shards --> flat index
+
+Writes ``indexes/<corpus>.<tag>/``, named ``.partial`` while it works. Killed at any point, the same
+command goes on from the last finished shard and ends with the same bytes.
+"""
+
+import itertools
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ccpretrieve.commandline import command
+from ccpretrieve.config import EncodeConfig
+from ccpretrieve.data.census import Census, kept, take_census
+from ccpretrieve.data.corpus import Corpus
+from ccpretrieve.data.records import Passage
+from ccpretrieve.data.registry import open_corpus
+from ccpretrieve.errors import UserError
+from ccpretrieve.files import PARTIAL, finish, only_writer
+from ccpretrieve.retrieval import meta, names
+from ccpretrieve.retrieval.store import FOLDER, Store, differences
+
+if TYPE_CHECKING:
+    from ccpretrieve.model.encoder import Encoder
+
+logger = logging.getLogger(__name__)
+
+#: Settings of the encoder that a flag may override.
+SETTINGS = (
+    *("pooling", "layer", "normalize", "max_length", "query_prefix", "passage_prefix"),
+    *("title", "similarity"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be encoded with what, to where."""
+
+    config: EncodeConfig
+    corpus: Corpus
+    encoder: "Encoder"
+    language: str
+    output: Path
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """This machine's number and the number of machines."""
+        return self.config.shard_id, self.config.shard_num
+
+    def recipe(self, census: Census) -> dict[str, Any]:
+        """Everything that decides the shards, as plain values."""
+        asked = {name: getattr(self.config, name) for name in SETTINGS}
+        return {
+            "corpus": {
+                "name": self.corpus.name,
+                "language": self.language,
+                "passages": census.passages,
+                "fingerprint": census.fingerprint,
+                "on_duplicate": self.config.on_duplicate,
+            },
+            "encoder": meta.describe_encoder(self.encoder, asked, self.language),
+            "shard_size": self.config.shard_size,
+        }
+
+
+def run(config: EncodeConfig) -> Path | str:
+    """Encode ``config.corpus``.
+
+    Returns:
+        The folder of the index; with ``dry_run`` the estimate as text.
+
+    Raises:
+        UserError: If corpus, encoder or settings cannot be used, or what is at the output was made
+            from others.
+    """
+    job = _prepare(config)
+    census = take_census(job.corpus, on_duplicate=config.on_duplicate)
+    logger.info(_describe(job, census))
+    if config.dry_run:
+        return estimate(job, census)
+    if job.output.exists():
+        return _already_there(job, census)
+    partial = job.output.with_name(job.output.name + PARTIAL)
+    with only_writer(partial, "encoding"):
+        if job.output.exists():  # another process finished it meanwhile
+            return _already_there(job, census)
+        store = Store.begin(partial / FOLDER, job.recipe(census), job.part)
+        try:
+            _encode_missing(job, census, store)
+        except UserError:
+            if not store.shards:  # nothing to go on from
+                shutil.rmtree(store.path)
+            raise
+        store.check_complete()
+        if job.config.shard_num == 1:
+            from ccpretrieve.retrieval.index_builder import build
+
+            build(store, partial, "Flat", FOLDER)
+        finish(partial, job.output)
+    return job.output
+
+
+def _prepare(config: EncodeConfig) -> Job:
+    from ccpretrieve.model.encoder import Encoder  # torch: only when there is work to do
+
+    corpus = open_corpus(config.corpus, config.data_dir)
+    encoder = Encoder.load(
+        config.encoder,
+        device=config.device,
+        dtype=config.dtype,
+        batch_tokens=config.batch_tokens,
+        calibration=config.calibration,
+        **{name: getattr(config, name) for name in SETTINGS},
+    )
+    encoder.load_passages()  # what is wrong with the weights is said before the corpus is read
+    language = config.lang or corpus.language
+    tag = names.check_tag(config.tag or names.tag_of(encoder.name))
+    part = (config.shard_id, config.shard_num)
+    output = config.output or names.index_folder(corpus.name, tag, part)
+    return Job(config, corpus, encoder, language, output)
+
+
+def _describe(job: Job, census: Census) -> str:
+    shown = ", ".join(f"{name} {value!r}" for name, value in vars(job.encoder.settings).items())
+    duplicates = f", {census.duplicates} duplicates left out" if census.duplicates else ""
+    return (
+        f"{job.corpus.name}: {census.passages} passages{duplicates}\n"
+        f"{job.encoder.name}: settings of {job.encoder.source}: {shown}"
+    )
+
+
+def _already_there(job: Job, census: Census) -> Path:
+    """The finished index, if it is the one asked for."""
+    folder = job.output / FOLDER
+    if not folder.is_dir():
+        raise UserError(f"{job.output}: exists and is no index of ours; choose another --output")
+    if changed := differences(Store.open(folder).recipe, job.recipe(census)):
+        raise UserError(
+            f"{job.output}: was made differently: {'; '.join(changed)}; choose another --output "
+            "or --tag, or remove that folder"
+        )
+    logger.info("%s: is there already and was made just so", job.output)
+    return job.output
+
+
+def _encode_missing(job: Job, census: Census, store: Store) -> None:
+    """Encode the shards that are not on disk, and report."""
+    from tqdm import tqdm
+
+    begun, done, tokens = time.perf_counter(), 0, 0
+    quiet = job.config.quiet or not sys.stderr.isatty()
+    if store.shards:
+        logger.info("%d of them are encoded already", store.count)
+    with tqdm(total=census.passages, initial=store.count, unit=" passages", disable=quiet) as bar:
+        for number, block in _blocks(job, census):
+            if number in store.shards or number % job.part[1] != job.part[0]:
+                continue
+            encoded = job.encoder.embed_passages(block, language=job.language)
+            store.add(
+                number,
+                block,
+                encoded.vectors,
+                tokens=encoded.tokens,
+                truncated=encoded.truncated,
+            )
+            done, tokens = done + len(block), tokens + encoded.tokens
+            bar.update(len(block))
+    seconds = max(time.perf_counter() - begun, 1e-9)
+    logger.info(
+        "encoded %d passages in %.1f s: %.1f passages/s, %.0f tokens/s",
+        *(done, seconds, done / seconds, tokens / seconds),
+    )
+    logger.info(
+        "of %d passages %d were truncated to %d tokens, %d are empty",
+        *(store.count, store.total("truncated"), job.encoder.settings.passage_length),
+        store.total("empty"),
+    )
+
+
+def _blocks(job: Job, census: Census) -> Iterator[tuple[int, list[Passage]]]:
+    """Shard number and passages of each shard, in order."""
+    passages = kept(job.corpus, census)
+    for number in itertools.count():
+        block = list(itertools.islice(passages, job.config.shard_size))
+        if not block:
+            return
+        yield number, block
+
+
+def estimate(job: Job, census: Census) -> str:
+    """What encoding would take, from the census and a sample of its passages."""
+    dim = job.encoder.dim
+    share = 1 / job.config.shard_num
+    tokens = [len(item.ids) for item in job.encoder.tokenize_passages(census.sample)]
+    vectors = census.passages * dim * 4 * share
+    disk = 2 * vectors + 1.2 * census.characters * 2 * share  # shards, index; text in UTF-8
+    memory = job.encoder.memory() + job.config.shard_size * (dim * 4 + 4000)
+    free = shutil.disk_usage(_existing(job.output)).free
+    lines = [
+        f"passages        {census.passages}, {census.empty} of them empty",
+        f"tokens          about {sum(tokens) / max(1, len(tokens)) * census.passages * share:.3g}",
+        f"vectors         {dim} wide, {vectors / 1e9:.2f} GB",
+        f"disk            about {disk / 1e9:.2f} GB ({free / 1e9:.0f} GB are free)",
+        f"memory          about {memory / 1e9:.1f} GB, whatever the size of the corpus",
+        f"to be written   {job.output}",
+    ]
+    return "\n".join(lines)
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder above ``path`` that exists."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line; every flag is a field of :class:`EncodeConfig`."""
+    command(run, EncodeConfig, "encode", argv)
+
+
+if __name__ == "__main__":
+    main()

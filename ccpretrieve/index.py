@@ -1,0 +1,127 @@
+"""Build another index: ``python -m ccpretrieve.index --embeddings DIR --factory HNSW32``.
+
+Any FAISS factory string over the shards that `encode` left; several folders of shards, one from
+each machine, are merged first. Says how much of the exact result the new index finds.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ccpretrieve.commandline import command
+from ccpretrieve.config import IndexConfig
+from ccpretrieve.errors import UserError
+from ccpretrieve.files import PARTIAL, finish, make_directory, only_writer, slug
+from ccpretrieve.retrieval.store import FOLDER, Store, merge
+
+if TYPE_CHECKING:
+    from ccpretrieve.retrieval.faiss_index import Index
+
+logger = logging.getLogger(__name__)
+DEPTH = 100  # of recall@100
+
+
+def run(config: IndexConfig) -> Path:
+    """Build the index and return its folder.
+
+    Raises:
+        UserError: If a folder holds no complete shards of ours, FAISS does not know the factory
+            string, or the output exists.
+    """
+    stores = [Store.open(_shards(folder)) for folder in config.embeddings]
+    output = config.output or _default_output(config, stores)
+    if output.exists():
+        raise UserError(f"{output}: exists; remove it or choose another --output")
+    partial = output.with_name(output.name + PARTIAL)
+    with only_writer(partial, "building an index"):
+        begun = time.perf_counter()
+        try:
+            store = _fill(config, stores, output, partial)
+        except UserError:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        seconds = time.perf_counter() - begun
+        finish(partial, output)
+    report(config, output, store, seconds)
+    return output
+
+
+def _shards(folder: Path) -> Path:
+    """The shards of an index folder, also one that points to another's."""
+    from ccpretrieve.retrieval import meta
+
+    if not folder.is_dir():
+        raise UserError(f"--embeddings {folder}: no such folder; encode makes one")
+    content = meta.read(folder)
+    return folder / (content["embeddings"] if content else FOLDER)
+
+
+def _default_output(config: IndexConfig, stores: Sequence[Store]) -> Path:
+    folder = config.embeddings[0]
+    if stores[0].part[1] > 1:
+        number, machines = stores[0].part
+        folder = folder.with_name(folder.name.removesuffix(f".{number}-of-{machines}"))
+    if config.factory == "Flat":
+        return folder
+    return folder.with_name(f"{folder.name}.{slug(config.factory)}")
+
+
+def _fill(config: IndexConfig, stores: Sequence[Store], output: Path, partial: Path) -> Store:
+    """Write the index into ``partial``; its shards too if they have to be merged."""
+    from ccpretrieve.retrieval.index_builder import build
+
+    if len(stores) == 1 and stores[0].part[1] == 1:
+        shards = os.path.relpath(stores[0].path.resolve(), output.parent.resolve() / output.name)
+        build(stores[0], partial, config.factory, shards, seed=config.seed)
+        return stores[0]
+    store = merge(stores, make_directory(partial / FOLDER))
+    build(store, partial, config.factory, FOLDER, seed=config.seed)
+    return store
+
+
+def report(config: IndexConfig, output: Path, store: Store, seconds: float) -> None:
+    """Log size, time, and recall against the exact result on sampled passages as questions."""
+    from ccpretrieve.retrieval.faiss_index import INDEX, Index
+
+    size = (output / INDEX).stat().st_size
+    logger.info(
+        "%s: %s over %d vectors, %.1f MB, built in %.1f s",
+        *(output, config.factory, store.count, size / 1e6, seconds),
+    )
+    if config.factory != "Flat" and config.queries:
+        found = recall(Index.load(output), config.queries, config.seed)
+        logger.info(
+            "recall@%d against the flat index on %d sampled passages: %.4f",
+            *(min(DEPTH, store.count), min(config.queries, store.count), found),
+        )
+
+
+def recall(index: "Index", queries: int, seed: int) -> float:
+    """Share of the exact first 100 that an index finds among its own first 100.
+
+    Args:
+        index: The index; its shards are at hand.
+        queries: Sampled passages whose vectors are searched.
+        seed: Of the sample.
+    """
+    from ccpretrieve.retrieval.index_builder import exact, sample
+
+    store = Store.open(index.path / index.meta["embeddings"])
+    vectors = sample(store, queries, seed)
+    _, truth = exact(store, vectors, DEPTH)
+    _, rows = index.search_vectors(vectors, DEPTH)
+    found = sum(len(set(a) & set(b)) for a, b in zip(truth.tolist(), rows.tolist(), strict=True))
+    return found / truth.size
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Command line; every flag is a field of :class:`IndexConfig`."""
+    command(run, IndexConfig, "index", argv)
+
+
+if __name__ == "__main__":
+    main()

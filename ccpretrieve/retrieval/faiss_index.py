@@ -1,0 +1,243 @@
+"""FAISS indexes in Pyserini's layout: open and search them.
+
+    <folder>/index       FAISS, inner product
+    <folder>/docid       passage ids, one a line, in row order
+    <folder>/meta.json   what made it (absent where Pyserini wrote the index)
+
+An index that does not fit into memory is searched from the disk; a flat one exactly.
+"""
+
+import logging
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccpretrieve.data.records import Passage
+from ccpretrieve.errors import UserError
+from ccpretrieve.retrieval import meta as metadata
+from ccpretrieve.retrieval.store import Store
+
+if TYPE_CHECKING:
+    from ccpretrieve.model.encoder import Encoder
+
+INDEX, DOCID = "index", "docid"
+#: Questions searched together; bounds the score matrix, not the result.
+_BATCH = 1024
+
+logger = logging.getLogger(__name__)
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One passage found for a question.
+
+    Attributes:
+        docid: Id of the passage.
+        score: Inner product with the question.
+        row: Its place in the index.
+        passage: The passage itself where its text is at hand, else None.
+    """
+
+    docid: str
+    score: float
+    row: int
+    passage: Passage | None = None
+
+
+class Index:
+    """An index that is open for searching; made by :meth:`load`.
+
+    Attributes:
+        path: Its folder.
+        faiss: The FAISS index.
+        docids: Passage ids by row.
+        meta: Content of ``meta.json``, or None.
+    """
+
+    def __init__(
+        self, path: Path, faiss_index: Any, docids: "Lines", meta: Any, encoder: "Encoder | None"
+    ) -> None:
+        self.path = path
+        self.faiss = faiss_index
+        self.docids = docids
+        self.meta = meta
+        self._encoder = encoder
+
+    @classmethod
+    def load(cls, path: str | Path, *, encoder: "Encoder | None" = None) -> Self:
+        """Open an index folder, ours or Pyserini's.
+
+        Args:
+            path: The folder.
+            encoder: Encodes the questions of :meth:`search`; None for the one that made the index.
+
+        Raises:
+            UserError: If it is no index, or its ids and vectors disagree.
+        """
+        path = Path(path)
+        for name in (INDEX, DOCID):
+            if not (path / name).is_file():
+                raise UserError(
+                    f"{path}: no index here (it has no file {name!r}); "
+                    "python -m ccpretrieve.encode makes one"
+                )
+        meta = metadata.read(path)
+        index = _read(path / INDEX)
+        docids = Lines(path / DOCID)
+        if len(docids) != index.ntotal:
+            raise UserError(
+                f"{path}: index holds {index.ntotal} vectors, docid {len(docids)} ids; encode again"
+            )
+        if meta is not None and meta["index"]["count"] != index.ntotal:
+            raise UserError(
+                f"{path}: index holds {index.ntotal} vectors, meta.json says "
+                f"{meta['index']['count']}; encode again"
+            )
+        return cls(path, index, docids, meta, encoder)
+
+    @property
+    def encoder(self) -> "Encoder":
+        """The encoder of the questions; the one that made the index unless another was given."""
+        if self._encoder is None:
+            self._encoder = metadata.open_encoder(self.path, None)
+        return self._encoder
+
+    @encoder.setter
+    def encoder(self, encoder: "Encoder") -> None:
+        self._encoder = encoder
+
+    def __len__(self) -> int:
+        return int(self.faiss.ntotal)
+
+    def search(
+        self, questions: Sequence[str], hits: int = 10, *, language: str = ""
+    ) -> list[list[Hit]]:
+        """Find passages for questions, with their text where the shards are at hand.
+
+        Args:
+            questions: N questions.
+            hits: Most passages a question.
+            language: Of the questions; needed by a calibration only.
+
+        Returns:
+            For each question its hits, the best first; fewer where the index has fewer.
+        """
+        vectors = self.encoder.encode_queries(questions, language=language)
+        scores, rows = self.search_vectors(vectors, hits)
+        passages = self.passages([int(row) for row in rows.ravel() if row >= 0])
+        return [
+            [
+                Hit(self.docids[int(row)], float(score), int(row), passages.get(int(row)))
+                for score, row in zip(*pair, strict=True)
+                if row >= 0
+            ]
+            for pair in zip(scores, rows, strict=True)
+        ]
+
+    def search_vectors(self, vectors: Vectors, hits: int) -> tuple[Vectors, NDArray[np.int64]]:
+        """Find rows for vectors.
+
+        Args:
+            vectors: Shape ``(N, D)``, float32, finite.
+            hits: Most rows a vector.
+
+        Returns:
+            Scores and rows, each of shape ``(N, min(hits, len(self)))``, the best first. A row
+            of -1 is no hit: an approximate index found fewer.
+
+        Raises:
+            UserError: If the width is not the index'.
+            ValueError: If a vector is not finite.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.faiss.d:
+            raise UserError(
+                f"{self.path}: holds vectors of width {self.faiss.d}, the questions have shape "
+                f"{vectors.shape}; search with the encoder that made it"
+            )
+        if not np.isfinite(vectors).all():
+            raise ValueError("a question's vector holds a NaN or infinity")
+        k = min(hits, len(self))
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        parts = [
+            self.faiss.search(vectors[start : start + _BATCH], k)
+            for start in range(0, len(vectors), _BATCH)
+        ]
+        if not parts:
+            return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
+        return np.concatenate([part[0] for part in parts]), np.concatenate([p[1] for p in parts])
+
+    def passages(self, rows: Sequence[int]) -> dict[int, Passage]:
+        """The passages at these rows; empty where the shards are not at hand."""
+        folder = self.path / self.meta["embeddings"] if self.meta else None
+        if folder is None or not folder.is_dir():
+            return {}
+        return Store.open(folder).lookup(rows)
+
+
+class Lines(Sequence[str]):
+    """The lines of a file by number, memory-mapped: eight bytes a line instead of a string.
+
+    Raises:
+        UserError: If the file is empty or does not end in a line feed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.stat().st_size == 0:
+            raise UserError(f"{path}: is empty; encode again")
+        with path.open("rb") as stream:
+            self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        content = np.frombuffer(self._bytes, dtype=np.uint8)
+        blocks = range(0, len(content), 1 << 24)
+        ends = [np.flatnonzero(content[at : at + (1 << 24)] == 10) + at for at in blocks]
+        self._ends = np.concatenate(ends)
+        if not len(self._ends) or self._ends[-1] != len(content) - 1:
+            self._ends = np.append(self._ends, len(content))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, line: Any) -> Any:
+        if isinstance(line, slice):
+            return [self[number] for number in range(*line.indices(len(self)))]
+        start = int(self._ends[line - 1]) + 1 if line % len(self) else 0
+        return self._bytes[start : int(self._ends[line])].decode().removesuffix("\r")
+
+
+def _read(path: Path) -> Any:
+    """Read a FAISS index; memory-mapped if it is larger than half of the free memory."""
+    import faiss
+
+    size, free = path.stat().st_size, free_memory()
+    flags = faiss.IO_FLAG_MMAP_IFC if size > free // 2 else 0
+    if flags:
+        logger.info(
+            "%s: %.1f GB, %.1f GB of memory free; it is searched from the disk",
+            path,
+            size / 1e9,
+            free / 1e9,
+        )
+    try:
+        index = faiss.read_index(str(path), flags)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-160:]
+        raise UserError(f"{path}: FAISS cannot read it: {reason}") from error
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise UserError(f"{path}: compares by distance; only inner product can be searched here")
+    return index
+
+
+def free_memory() -> int:
+    """Bytes of memory that can be had without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 1 << 62  # unknown system: let FAISS try

@@ -1,0 +1,142 @@
+"""``meta.json``: what an index says of itself, and who may search it.
+
+    corpus       name, language, fingerprint, passages
+    encoder      name, fingerprint, settings, the settings asked for by flag, calibration
+    index        kind (the FAISS factory string), count, dim
+    embeddings   folder of the shards, relative to the index
+    versions     of what computed it
+
+An index is searched with the weights and settings it was made with. Nothing else is close: another
+prefix or pooling gives plausible rankings that are quietly worse.
+"""
+
+import importlib.metadata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ccpretrieve
+from ccpretrieve.errors import UserError
+from ccpretrieve.files import read_json
+from ccpretrieve.retrieval.store import differences
+
+if TYPE_CHECKING:
+    from ccpretrieve.model.encoder import Encoder
+
+FILE = "meta.json"
+
+
+def describe_encoder(encoder: "Encoder", asked: Mapping[str, Any], language: str) -> dict[str, Any]:
+    """What has to be equal for two vectors to be comparable, as plain values.
+
+    Args:
+        encoder: The encoder.
+        asked: Settings asked for over the checkpoint's own.
+        language: Of the text, as far as a calibration uses it.
+    """
+    calibration = encoder.calibration
+    return {
+        "name": str(encoder.path.resolve()) if Path(encoder.name).is_dir() else encoder.name,
+        "fingerprint": encoder.fingerprint,
+        "dtype": str(encoder.dtype).removeprefix("torch."),
+        "settings": vars(encoder.settings),
+        "asked": {name: value for name, value in asked.items() if value is not None},
+        "calibration": calibration
+        and {
+            "name": str(calibration.path and calibration.path.resolve()),
+            "fingerprint": calibration.fingerprint(),
+            "language": language,
+        },
+    }
+
+
+def build(recipe: Mapping[str, Any], *, kind: str, count: int, dim: int, shards: str) -> Any:
+    """The content of ``meta.json``; holds no time of day, so that equal work gives equal bytes."""
+    return {
+        "corpus": recipe["corpus"],
+        "encoder": recipe["encoder"],
+        "index": {"kind": kind, "metric": "inner product", "count": count, "dim": dim},
+        "embeddings": shards,
+        "versions": {
+            "ccpretrieve": ccpretrieve.__version__,
+            **{name: _version(name) for name in ("torch", "transformers", "faiss-cpu", "numpy")},
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def read(folder: Path) -> Mapping[str, Any] | None:
+    """The meta of an index folder; None for an index that Pyserini wrote.
+
+    Raises:
+        UserError: If ``meta.json`` is not ours.
+    """
+    if not (folder / FILE).is_file():
+        return None
+    meta = read_json(folder / FILE)
+    if not isinstance(meta, dict) or not {"encoder", "index", "corpus"} <= meta.keys():
+        raise UserError(f"{folder / FILE}: not a description of an index of ours")
+    return meta
+
+
+def open_encoder(folder: Path, name: str | None, **options: Any) -> "Encoder":
+    """The encoder that an index was made with, checked to be the same.
+
+    Args:
+        folder: The index.
+        name: Checkpoint, if it is not where the index says or the index says nothing.
+        **options: ``device``, ``dtype`` and ``batch_tokens`` of :meth:`Encoder.load`.
+
+    Raises:
+        UserError: If it cannot be had, or differs in weights or settings; both are named.
+    """
+    from ccpretrieve.model.encoder import Encoder
+
+    meta = read(folder)
+    if meta is None:
+        if name is None:
+            raise UserError(f"{folder}: says nothing of its encoder; give --encoder")
+        return Encoder.load(name, **options)
+    made = meta["encoder"]
+    calibration = made["calibration"]
+    try:
+        encoder = Encoder.load(
+            name or made["name"],
+            calibration=Path(calibration["name"]) if calibration else None,
+            **options,
+            **made["asked"],
+        )
+    except UserError as error:
+        if name is None and not Path(made["name"]).is_dir():
+            raise UserError(
+                f"{folder}: was made with the encoder {made['name']}, which is not to be had; "
+                "give its place with --encoder"
+            ) from error
+        raise
+    _refuse_another(folder, made, encoder)
+    return encoder
+
+
+def _refuse_another(folder: Path, made: Mapping[str, Any], encoder: "Encoder") -> None:
+    now = describe_encoder(encoder, made["asked"], "")
+    if now["fingerprint"] != made["fingerprint"]:
+        raise UserError(
+            f"{folder}: was made with the encoder {made['name']} "
+            f"({made['fingerprint'][:12]}), not with {now['name']} ({now['fingerprint'][:12]}); "
+            "search with the first, or encode again with the second"
+        )
+    changed = differences({"settings": made["settings"]}, {"settings": now["settings"]})
+    before, after = made["calibration"] or {}, now["calibration"] or {}
+    if before.get("fingerprint") != after.get("fingerprint"):
+        changed.append("the calibration file is another one")
+    if changed:
+        raise UserError(
+            f"{folder}: was made with other settings of {made['name']}: {'; '.join(changed)}; "
+            "put them back, or encode again"
+        )
