@@ -42,6 +42,7 @@ def ours(settings: Settings) -> Settings:
             how many tokens.
     """
     import faiss  # noqa: F401 - imports do not count
+    import filelock  # noqa: F401
     import tqdm  # noqa: F401
 
     from ccpretrieve import encode

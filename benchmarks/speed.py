@@ -66,7 +66,7 @@ class EncodeSpeedConfig(DataConfig):
     encoder: str | None = None
     data: Path | None = None
     languages: Annotated[tuple[str, ...], Many] = ("en", "ar", "ru", "th", "zh")
-    passages: int = 200
+    passages: int = 150
     prefix: str = "passage: "
     max_length: int = 256
     peers: Annotated[tuple[str, ...], Many] = tuple(PEERS)

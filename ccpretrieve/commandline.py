@@ -7,6 +7,7 @@ dataclass; this module decides what every command has in common.
 import contextlib
 import dataclasses
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -120,6 +121,9 @@ def command(
         _stop(f"{' '.join(str(error).split())} (--help lists the flags)", status=2)
     except UserError as error:
         _stop(str(error), status=1)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _stop(f"{where}{error.strerror or error}", status=1)

@@ -216,7 +216,7 @@ class EvaluateConfig(DataConfig):
     Attributes:
         run: TREC run files; several are put side by side.
         qrels: File of judgements, or a corpus (with --split). Default: what made the run.
-        split: Which judgements of a corpus: train, dev or test.
+        split: Which judgements of a corpus. Default: what the run was made of, else test.
         metrics: Any of mrr@K, recall@K, ndcg@K, hits@K.
         format: text, json, markdown or latex.
         per_topic: Also print every topic's scores (text and json).
@@ -226,7 +226,7 @@ class EvaluateConfig(DataConfig):
 
     run: Annotated[tuple[Path, ...], Many]
     qrels: str | None = None
-    split: str = "test"
+    split: str | None = None
     metrics: Annotated[tuple[str, ...], Many] = ("mrr@100", "recall@100", "ndcg@10", "hits@100")
     format: str = "text"
     per_topic: Annotated[bool, Switch] = False

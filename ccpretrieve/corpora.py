@@ -31,7 +31,7 @@ from ccpretrieve.data.registry import (
 from ccpretrieve.data.sources import HUB, Entry, Family, File
 from ccpretrieve.errors import UserError, unknown
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ccpretrieve.corpora")
 
 NEWLINE = "\n"
 OTHERS = (

@@ -30,7 +30,7 @@ from ccpretrieve.retrieval.store import FOLDER, Store, differences
 if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ccpretrieve.encode")
 
 #: Settings of the encoder that a flag may override.
 SETTINGS = (

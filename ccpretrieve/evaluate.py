@@ -22,6 +22,7 @@ from ccpretrieve.retrieval.runfile import Run, read_run, read_sidecar
 from ccpretrieve.retrieval.scoretable import LETTERS, Row, ScoreTable
 from ccpretrieve.retrieval.significance import TESTS, Comparison, compare
 
+SPLIT = "test"  # where nobody names one
 SHOWN = 5  # ids named in a note; JSON names all
 
 
@@ -172,7 +173,10 @@ def run(config: EvaluateConfig) -> Evaluation:
     if config.per_topic and config.format not in ("text", "json"):
         raise UserError("--per-topic goes with --format text or json")
     files = named(config.run)
-    source, split = (config.qrels, config.split) if config.qrels else searched_topics(config)
+    if config.qrels:
+        source, split = config.qrels, config.split or SPLIT
+    else:
+        source, split = searched_topics(config)
     judgements, qrels = read_judgements(source, split, config.data_dir)
     runs: dict[str, Run] = {}
     for name, path in files.items():
@@ -217,7 +221,7 @@ def searched_topics(config: EvaluateConfig) -> tuple[str, str]:
         sidecar = read_sidecar(path) or {}
         topics, split = str(sidecar.get("topics") or ""), sidecar.get("split")
         if topics and not Path(topics).is_file():  # a file of questions has no judgements
-            found.setdefault((topics, str(split or config.split)), path)
+            found.setdefault((topics, str(split or config.split or SPLIT)), path)
     if not found:
         raise UserError(
             f"{config.run[0]}: nothing beside it names judgements; give --qrels, a file or the "
@@ -230,7 +234,7 @@ def searched_topics(config: EvaluateConfig) -> tuple[str, str]:
             f"{path} is a run of {topics}, split {split}, but {other_path} of {other}, split "
             f"{other_split}; evaluate them one by one, or give --qrels"
         )
-    if config.split not in (EvaluateConfig.split, split):
+    if config.split not in (None, split):
         raise UserError(
             f"{path} is a run of {topics}, split {split}, not {config.split}; leave --split out, "
             "or give --qrels too"

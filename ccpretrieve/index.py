@@ -21,7 +21,7 @@ from ccpretrieve.retrieval.store import FOLDER, Store, merge
 if TYPE_CHECKING:
     from ccpretrieve.retrieval.faiss_index import Index
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("ccpretrieve.index")
 DEPTH = 100  # of recall@100
 
 

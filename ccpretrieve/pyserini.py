@@ -110,6 +110,7 @@ def run(config: PyseriniConfig) -> None:
             stack.enter_context(in_place_of(_STAND_IN, encoder, language=language))
         stack.enter_context(_complaints())
         stack.enter_context(_argv([module, *arguments]))
+        sys.modules.pop(f"{module}.__main__", None)  # a hybrid search imports it; it must run anew
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

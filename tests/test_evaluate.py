@@ -7,7 +7,7 @@ import pytest
 from ccpretrieve import evaluate
 from ccpretrieve.config import EvaluateConfig
 from ccpretrieve.errors import UserError
-from ccpretrieve.retrieval.runfile import write_run
+from ccpretrieve.retrieval.runfile import sidecar_path, write_run
 from ccpretrieve.retrieval.scoretable import Row, ScoreTable
 
 FIRST, THIRD = {"right": 3.0, "x": 2.0, "y": 1.0}, {"right": 1.0, "x": 3.0, "y": 2.0}
@@ -163,7 +163,7 @@ def test_a_run_nothing_is_known_of_needs_judgements(tmp_path):
         write_run(path, GOOD, "tag", made_by)
         with pytest.raises(UserError, match=r"x\.trec: nothing beside it .* give --qrels"):
             evaluate.run(config(path))
-    path.with_suffix(".json").unlink()
+    sidecar_path(path).unlink()
     with pytest.raises(UserError, match="give --qrels"):
         evaluate.run(config(path))
 

@@ -73,7 +73,7 @@ def test_a_run_has_six_columns_and_ranks_from_one_in_every_topic(tmp_path):
 
 def test_the_sidecar_says_what_made_the_run_and_which_topics_have_no_hit(tmp_path):
     path = write(tmp_path / "x.v1.trec", {"q1": {}, "q2": {"d": 1.0}, "q3": {}}, index="indexes/i")
-    assert sidecar_path(path) == tmp_path / "x.v1.json"
+    assert sidecar_path(path) == tmp_path / "x.v1.trec.json"
     sidecar = read_sidecar(path)
     assert sidecar["index"] == "indexes/i"
     assert sidecar["unanswered"] == ["q1", "q3"]
@@ -111,7 +111,7 @@ def test_a_run_never_lacks_its_sidecar(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
         write(path, {"q": {"d": 1.0}})
-    assert [found.name for found in tmp_path.iterdir()] == ["x.json"]
+    assert [found.name for found in tmp_path.iterdir()] == ["x.trec.json"]
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_a_folder_or_a_missing_file_is_an_error_with_its_name(tmp_path):
 
 @pytest.mark.parametrize("content", ["[]", "{"])
 def test_a_sidecar_that_is_none_is_an_error_with_its_name(tmp_path, content):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(UserError, match=r"x\.json"):
+    (tmp_path / "x.trec.json").write_text(content)
+    with pytest.raises(UserError, match=r"x\.trec\.json"):
         read_sidecar(tmp_path / "x.trec")
 
 

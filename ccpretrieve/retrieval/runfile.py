@@ -4,7 +4,7 @@ trec_eval ignores the rank column: it keeps each score as a 32-bit float and sor
 scores by passage id, both descending. A run is written in just that order, so that it reads as it
 is scored, and each score with the nine digits that give the same 32-bit float back.
 
-Beside ``runs/x.trec`` lies ``runs/x.json``: what made the run, how many topics were searched and
+Beside ``x.trec`` lies ``x.trec.json``: what made the run, how many topics were searched and
 which of them have no hit (a run file cannot say that), and the hash of the run.
 """
 
@@ -50,8 +50,8 @@ def ordered(scores: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def sidecar_path(run: Path) -> Path:
-    """Where what made a run is kept: ``x.json`` for ``x.trec``."""
-    return run.with_suffix(".json") if run.suffix == ".trec" else Path(f"{run}.json")
+    """Where what made a run is kept: ``x.trec.json`` for ``x.trec``."""
+    return run.with_name(f"{run.name}.json")
 
 
 def write_run(path: Path, run: Run, tag: str, made_by: Mapping[str, Any]) -> None:

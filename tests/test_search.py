@@ -1,0 +1,236 @@
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ccpretrieve
+from ccpretrieve import encode, index, search
+from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
+from ccpretrieve.errors import UserError
+from ccpretrieve.model import random_checkpoint
+from ccpretrieve.model.encoder import Encoder
+from ccpretrieve.retrieval.faiss_index import Index
+from ccpretrieve.retrieval.runfile import read_run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A corpus of twelve passages in Mr.TyDi's layout, with two test questions."""
+    path = tmp_path / "facts"
+    (path / "collection").mkdir(parents=True)
+    docs = [{"id": f"d{i}", "contents": f"T{i}\n\nfact number {i} a b c"} for i in range(12)]
+    lines = "".join(json.dumps(doc) + "\n" for doc in docs)
+    (path / "collection" / "docs.jsonl").write_text(lines)
+    (path / "topic.test.tsv").write_text("1\tfact number 3\n2\twhat is a b c\n")
+    (path / "qrels.test.txt").write_text("1 Q0 d3 1\n2 Q0 d0 1\n")
+    return path
+
+
+@pytest.fixture
+def made(folder, tiny_checkpoint):
+    config = EncodeConfig(corpus=str(folder), encoder=str(tiny_checkpoint), quiet=True)
+    return encode.run(config)
+
+
+def test_topics_become_a_run_in_the_order_of_the_inner_products(folder, made, tiny_checkpoint):
+    run = search.run(SearchConfig(corpus=str(folder), hits=4))
+    assert str(run) == "runs/facts.test.tiny-xlmr.trec"
+    encoder = Encoder.load(tiny_checkpoint)
+    queries = encoder.encode_queries(["fact number 3", "what is a b c"])
+    passages = encoder.encode_passages([(f"T{i}", f"fact number {i} a b c") for i in range(12)])
+    scores = queries @ passages.T
+    ranking = read_run(run)
+    for row, topic in enumerate(["1", "2"]):
+        best = np.argsort(-scores[row])[:4]
+        assert list(ranking[topic]) == [f"d{i}" for i in best]
+        np.testing.assert_allclose(list(ranking[topic].values()), scores[row][best], rtol=1e-5)
+
+
+def test_the_sidecar_says_what_made_the_run(folder, made):
+    run = search.run(SearchConfig(corpus=str(folder)))
+    sidecar = json.loads(run.with_name(f"{run.name}.json").read_text())
+    assert sidecar["topics"] == str(folder)
+    assert sidecar["split"] == "test"
+    assert sidecar["index"] == str(made)
+    assert sidecar["encoder"]["settings"]["pooling"] == "mean"
+    assert sidecar["hits"] == 100
+
+
+def test_more_hits_than_passages_are_all_of_them(folder, made):
+    ranking = read_run(search.run(SearchConfig(corpus=str(folder), hits=1000)))
+    assert {len(hits) for hits in ranking.values()} == {12}
+
+
+def test_a_file_of_topics_is_searched_too(made, tmp_path):
+    (tmp_path / "mine.tsv").write_text("7\tfact number 5\n")
+    run = search.run(SearchConfig(index=made, topics="mine.tsv", tag="x"))
+    assert str(run) == "runs/mine.x.trec"
+    assert list(read_run(run)) == ["7"]
+
+
+def test_a_typed_question_is_answered_with_text(made):
+    text = search.run(SearchConfig("fact number 3", hits=2))
+    assert text.count("\n") == 3
+    assert "fact number" in text
+    assert " 1. " in text
+    assert " 2. " in text
+
+
+def test_questions_from_standard_input_are_answered_one_by_one(made, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("fact number 3\n\nfact number 4\n"))
+    search.main(["--hits", "1", "--quiet"])
+    out, err = capsys.readouterr()
+    assert out.count(" 1. ") == 2
+    assert err == ""
+
+
+def test_a_prompt_is_shown_where_somebody_types(made, monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("fact\n"))
+    search.main(["--hits", "1"])
+    assert capsys.readouterr().err == "question> question> "
+
+
+def test_without_an_index_the_command_that_makes_one_is_named(folder, monkeypatch):
+    with pytest.raises(
+        UserError, match=r"no index in indexes/; make one: python -m ccpretrieve\.enc"
+    ):
+        search.run(SearchConfig())
+    with pytest.raises(UserError, match=f"encode --corpus {folder}"):
+        search.run(SearchConfig(corpus=str(folder)))
+
+
+def test_several_indexes_are_listed_and_the_status_is_1(folder, made, tiny_checkpoint, capsys):
+    config = EncodeConfig(corpus=str(folder), encoder=str(tiny_checkpoint), tag="two", quiet=True)
+    encode.run(config)
+    with pytest.raises(SystemExit) as stop:
+        search.main([])
+    assert stop.value.code == 1
+    err = capsys.readouterr().err
+    assert "indexes/facts.tiny-xlmr, indexes/facts.two; choose one with --index" in err
+    chosen = search.run(SearchConfig(corpus=str(folder), tag="two"))
+    assert str(chosen) == "runs/facts.test.two.trec"
+
+
+def test_an_unfinished_index_is_not_searched(made):
+    made.rename("indexes/facts.tiny-xlmr.partial")
+    with pytest.raises(UserError, match="no index in indexes/"):
+        search.run(SearchConfig("x"))
+
+
+def test_another_encoder_is_refused_with_both_named(made, tmp_path):
+    other = random_checkpoint.build(tmp_path / "other", ["a b c"], vocabulary=270, seed=5)
+    with pytest.raises(
+        UserError, match=r"was made with the encoder .*tiny-xlmr.* not with .*other"
+    ):
+        search.run(SearchConfig("x", encoder=str(other)))
+
+
+def test_a_checkpoint_that_moved_is_found_by_its_new_name(folder, tiny_checkpoint, tmp_path):
+    import shutil
+
+    moved = shutil.copytree(tiny_checkpoint, tmp_path / "before")
+    config = EncodeConfig(corpus=str(folder), encoder=str(moved), pooling="cls", quiet=True)
+    encode.run(config)
+    before = search.run(SearchConfig("fact"))
+    moved.rename(tmp_path / "after")
+    with pytest.raises(UserError, match="which is not to be had; give its place with --encoder"):
+        search.run(SearchConfig("fact"))
+    assert search.run(SearchConfig("fact", encoder=str(tmp_path / "after"))) == before
+
+
+def test_settings_that_changed_since_are_refused_with_both_named(folder, tiny_checkpoint, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+    encode.run(EncodeConfig(corpus=str(folder), encoder=str(copy), quiet=True))
+    settings = json.loads((copy / "ccpretrieve.json").read_text())
+    (copy / "ccpretrieve.json").write_text(json.dumps({**settings, "query_prefix": "q: "}))
+    with pytest.raises(UserError, match="settings query_prefix was 'query: ', now 'q: '"):
+        search.run(SearchConfig("fact"))
+
+
+def test_a_setting_asked_for_at_encoding_holds_at_searching(folder, tiny_checkpoint):
+    config = EncodeConfig(corpus=str(folder), encoder=str(tiny_checkpoint), pooling="cls")
+    opened = Index.load(encode.run(config))
+    assert opened.encoder.settings.pooling == "cls"
+
+
+def test_an_index_that_pyserini_wrote_needs_its_encoder_named(made, tiny_checkpoint):
+    ours = search.run(SearchConfig("fact number 3", index=made))
+    (made / "meta.json").unlink()
+    with pytest.raises(UserError, match="says nothing of its encoder; give --encoder"):
+        search.run(SearchConfig("fact number 3", index=made))
+    theirs = search.run(SearchConfig("fact number 3", index=made, encoder=str(tiny_checkpoint)))
+    first = [line.split("  ")[0] for line in ours.splitlines()[::2]]
+    assert [line.split("  ")[0] for line in theirs.splitlines()] == first  # no text at hand
+
+
+def test_a_graph_index_gives_the_same_scores(folder, made):
+    graph = index.run(IndexConfig(embeddings=(made,), factory="HNSW8", queries=5))
+    assert str(graph) == "indexes/facts.tiny-xlmr.hnsw8"
+    flat = read_run(search.run(SearchConfig(index=made, topics=str(folder), tag="flat")))
+    hnsw = read_run(search.run(SearchConfig(index=graph, topics=str(folder), tag="hnsw")))
+    for topic, hits in flat.items():
+        assert hnsw[topic] == pytest.approx(hits, rel=1e-5)
+    assert "T3" in search.run(SearchConfig("fact number 3", index=graph, hits=12))
+
+
+def test_index_says_size_time_and_recall(made, caplog):
+    with caplog.at_level("INFO", logger="ccpretrieve"):
+        index.run(IndexConfig(embeddings=(made,), factory="SQ8", queries=5))
+    assert "SQ8 over 12 vectors" in caplog.text
+    assert "recall@12 against the flat index on 5 sampled passages: 1.0000" in caplog.text
+
+
+def test_index_refuses_what_it_cannot_make_and_leaves_nothing(made):
+    before = sorted(path.name for path in Path("indexes").iterdir())
+    with pytest.raises(UserError, match="--factory 'Flatt'"):
+        index.run(IndexConfig(embeddings=(made,), factory="Flatt"))
+    with pytest.raises(UserError, match="exists; remove it or choose another --output"):
+        index.run(IndexConfig(embeddings=(made,)))
+    with pytest.raises(UserError, match="--embeddings absent: no such folder"):
+        index.run(IndexConfig(embeddings=(Path("absent"),)))
+    assert sorted(path.name for path in Path("indexes").iterdir()) == before
+
+
+def test_the_python_api_is_the_same_path_as_the_commands(folder, made, tiny_checkpoint):
+    encoder = ccpretrieve.Encoder.load(tiny_checkpoint)
+    opened = ccpretrieve.Index.load(made, encoder=encoder)
+    hits = opened.search(["fact number 3"], 3)[0]
+    assert ccpretrieve.search is search
+    ranking = read_run(ccpretrieve.search.run(SearchConfig(corpus=str(folder))))
+    expected = list(ranking["1"].items())[:3]
+    assert [(hit.docid, pytest.approx(hit.score, rel=1e-6)) for hit in hits] == expected
+    assert hits[0].passage.text.startswith("fact number")
+
+
+def test_importing_the_package_imports_no_command_and_nothing_heavy():
+    import subprocess
+
+    code = "import sys, ccpretrieve; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert [name for name in loaded if name.startswith("ccpretrieve")] == ["ccpretrieve"]
+    assert not {"torch", "faiss", "transformers"} & set(loaded)
+    with pytest.raises(AttributeError, match="has no attribute 'Indexx'"):
+        ccpretrieve.Indexx  # noqa: B018
+
+
+def test_a_question_and_topics_at_once_are_refused():
+    with pytest.raises(UserError, match="give a question or --topics, not both"):
+        SearchConfig("x", topics="y")
+    with pytest.raises(UserError, match="the question is empty"):
+        SearchConfig("  ")
