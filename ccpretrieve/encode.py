@@ -132,7 +132,7 @@ def _describe(job: Job, census: Census) -> str:
     duplicates = f", {census.duplicates} duplicates left out" if census.duplicates else ""
     return (
         f"{job.corpus.name}: {census.passages} passages{duplicates}\n"
-        f"{job.encoder.name}: settings of {job.encoder.source}: {shown}"
+        f"{job.encoder.name}: settings from {job.encoder.source}, flags over them: {shown}"
     )
 
 

@@ -11,13 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ccpretrieve import encode
 from ccpretrieve import pyserini as verb
 from ccpretrieve.commandline import parse
+from ccpretrieve.config import EncodeConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.calibration import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.pyserini import PyseriniConfig, prepare, run
 from ccpretrieve.retrieval import pyserini_plugin as plugin
+from ccpretrieve.retrieval.faiss_index import Index
 
 ROOT = Path(__file__).parents[1]
 WORDS = ["Nile", "flows", "Egypt", "Sea", "Helsinki", "capital", "river", "Japan", "Moscow", "by"]
@@ -122,16 +125,16 @@ def same_hits(found, expected):
 
 
 def encode_words(corpus, output, checkpoint, *more):
-    return [
+    return (
         *("input", "--corpus", str(corpus), "--fields", "title", "text"),
         *("output", "--embeddings", str(output), "--to-faiss"),
         *("encoder", "--encoder", str(checkpoint), *more),
-    ]
+    )
 
 
 def search_words(index, checkpoint, topics, output, *more):
     paths = ("--index", index, "--encoder", checkpoint, "--topics", topics, "--output", output)
-    return [*map(str, paths), "--hits", str(K), *more]
+    return (*map(str, paths), "--hits", str(K), *more)
 
 
 # --- what reaches Pyserini, without Pyserini ---
@@ -146,7 +149,7 @@ def test_encoding_gets_our_class_device_dimension_and_the_fields_of_the_input(ti
         *("--dimension", "32", "--fields", "title", "text"),
     ]
     assert got[at : at + len(added)] == added
-    assert [*got[:at], *got[at + len(added) :]] == words
+    assert (*got[:at], *got[at + len(added) :]) == words
     assert (encoder.name, language) == (str(tiny_checkpoint), "")
 
 
@@ -283,6 +286,25 @@ def test_faiss_searcher_with_our_query_encoder_gives_what_numpy_gives(
 
 
 @pytest.mark.slow
+def test_pyserini_on_our_index_and_we_on_pyserinis_find_the_same(
+    pyserini, tiny_checkpoint, corpus, encoder, tmp_path, monkeypatch
+):
+    from pyserini.search.faiss import FaissSearcher
+
+    monkeypatch.chdir(tmp_path)
+    config = EncodeConfig(corpus=str(corpus), encoder=str(tiny_checkpoint), shard_size=7, tag="x")
+    ours = encode.run(config)
+    run(PyseriniConfig(command="encode", arguments=encode_words(corpus, "theirs", tiny_checkpoint)))
+    searcher = FaissSearcher(str(ours), plugin.QueryEncoder(tiny_checkpoint))
+    on_ours = Index.load(ours).search(list(QUERIES.values()), K)
+    on_theirs = Index.load("theirs", encoder=encoder).search(list(QUERIES.values()), K)
+    for text, mine, other in zip(QUERIES.values(), on_ours, on_theirs, strict=True):
+        expected = [(hit.docid, hit.score) for hit in searcher.search(text, k=K)]
+        same_hits([(hit.docid, hit.score) for hit in mine], expected)
+        same_hits([(hit.docid, hit.score) for hit in other], expected)
+
+
+@pytest.mark.slow
 def test_the_objects_are_pyserinis_and_their_vectors_ours_whatever_pyserini_passes(
     pyserini, encoder, tiny_checkpoint
 ):
@@ -384,13 +406,13 @@ def test_both_commands_take_a_checkpoint_of_ours_whatever_its_path_contains(
     before = [dict(table) for table in _tables()]
     argv = list(sys.argv)
     words = encode_words(corpus, index, checkpoint, "--batch-size", "8")
-    run(PyseriniConfig(command="encode", arguments=tuple(words)))
+    run(PyseriniConfig(command="encode", arguments=words))
     ids, written = read_index(index)
     assert ids == [i for i, _, _ in passages()]
     np.testing.assert_allclose(written, vectors, atol=1e-5)
 
     words = search_words(index, checkpoint, topics, tmp_path / "run.trec", "--encoder-class", "ccp")
-    run(PyseriniConfig(command="search", arguments=tuple(words)))
+    run(PyseriniConfig(command="search", arguments=words))
     found = read_run(tmp_path / "run.trec")
     assert set(found) == set(QUERIES)
     for query, hits in found.items():
@@ -425,7 +447,7 @@ def test_text_with_blank_lines_is_read_from_keys_of_its_own_and_refused_inside_c
     title, text = "Nile", "flows north\n\nthrough Egypt\n\nto the Sea"
     (tmp_path / "keys.jsonl").write_text(json.dumps({"id": "a", "title": title, "text": text}))
     words = encode_words(tmp_path / "keys.jsonl", tmp_path / "index", tiny_checkpoint)
-    run(PyseriniConfig(command="encode", arguments=tuple(words)))
+    run(PyseriniConfig(command="encode", arguments=words))
     ours = encoder.encode_passages([(title, text)])
     np.testing.assert_allclose(read_index(tmp_path / "index")[1], ours, atol=1e-5)
 
@@ -439,7 +461,7 @@ def test_text_with_blank_lines_is_read_from_keys_of_its_own_and_refused_inside_c
     with pytest.raises(
         UserError, match=r"one\.jsonl:2: `contents` splits into 4 fields .* names 2"
     ):
-        run(PyseriniConfig(command="encode", arguments=tuple(words)))
+        run(PyseriniConfig(command="encode", arguments=words))
 
 
 @pytest.mark.slow
@@ -448,5 +470,5 @@ def test_where_pyserini_stops_without_a_word_of_failure_it_is_an_error(
 ):
     words = search_words(tmp_path / "no-such-index", tiny_checkpoint, topics, tmp_path / "run")
     with pytest.raises(UserError, match="Pyserini gave up"):
-        run(PyseriniConfig(command="search", arguments=tuple(words)))
+        run(PyseriniConfig(command="search", arguments=words))
     assert not (tmp_path / "run").exists()

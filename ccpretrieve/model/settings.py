@@ -104,7 +104,7 @@ def read_settings(directory: Path, name: str) -> tuple[EncoderSettings, str]:
         stated |= from_modules(directory)
         sources.insert(0, "modules.json")
     if not sources:
-        return EncoderSettings(), "the paper's retrieval setting (the checkpoint states none)"
+        return EncoderSettings(), "the paper (the checkpoint states none)"
     return _from_mapping(stated, directory), " and ".join(sources)
 
 
