@@ -42,7 +42,8 @@ METRICS = {
     "mrr@100": ("MRR@100", "mrtydi-mrr100"),
     "recall@100": ("Recall@100", "mrtydi-recall100"),
 }
-ORIGINS = ("paper", "pyserini")
+#: Who published scores -> the end of their files' names.
+ORIGINS = {"paper": "paper", "Pyserini": "pyserini"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +140,7 @@ class Report:
         for metric, (label, files) in METRICS.items():
             published: dict[str, Published] = {}
             if not self.differences:
-                published = {name: read_published(f"{files}-{name}") for name in ORIGINS}
+                published = {who: read_published(f"{files}-{end}") for who, end in ORIGINS.items()}
             shown = beside(published, self.scores(metric), self.languages, label)
             parts.append(shown.render(self.form))
         return "\n\n".join([*parts, *self.notes()])

@@ -149,8 +149,8 @@ class SearchSpeedConfig(Config):
 
     vectors: int = 200_000
     width: int = 384
-    questions: int = 1024
-    batch: int = 256
+    questions: int = 2048
+    batch: int = 1024
     hits: int = 100
     tools: Annotated[tuple[str, ...], Many] = tuple(TOOLS)
     repeats: int = 5

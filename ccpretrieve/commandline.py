@@ -34,7 +34,7 @@ def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
         cyclopts.CycloptsError: If the flags themselves are wrong.
     """
     app = App(
-        name=f"python -m ccpretrieve.{verb}",
+        name=f"python -m {verb if '.' in verb else f'ccpretrieve.{verb}'}",
         help=(config.__doc__ or "").split("\n\n")[0],
         help_format="plaintext",
         version_flags=[],

@@ -133,11 +133,8 @@ def search_topics(
     hits = config.hits or HITS_OF_A_RUN
     questions = [topic.text for topic in topics]
     encoded = index.encoder.embed_queries(questions, language=language)
-    scores, rows = index.search_vectors(encoded.vectors, hits)
-    ranking = {
-        topic.id: {index.docids[row]: score for score, row in zip(*pair, strict=True) if row >= 0}
-        for topic, *pair in zip(topics, scores.tolist(), rows.tolist(), strict=True)
-    }
+    found = index.rank(encoded.vectors, hits)
+    ranking = {topic.id: scores for topic, scores in zip(topics, found, strict=True)}
     write_run(path, ranking, tag, _made_by(config, index, tag, hits, encoded.truncated))
     return path
 

@@ -190,8 +190,9 @@ def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, An
 
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            # The model first: reading it takes its memory twice, so let nothing else be there yet.
             model, report = AutoModel.from_pretrained(path, dtype=dtype, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cannot be loaded as a checkpoint: {reason}") from error

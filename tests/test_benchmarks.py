@@ -1,0 +1,450 @@
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import candidates, demo, encoding, measure, mrtydi, searchers, speed
+from benchmarks.encoding import OURS, Encoding, Plan, Tool
+from benchmarks.mrtydi import Measured, MrTydiConfig, Report
+from ccpretrieve.data.registry import open_corpus
+from ccpretrieve.errors import UserError
+from ccpretrieve.model.settings import EncoderSettings, read_settings
+
+TEXTS = {
+    "en": ["The Nile flows north", "a b c d e", "Egypt and the Sea", "x y z 0 1 2"],
+    "ja": ["富士山は山です", "日本で一番高い", "高い山です。", "日本です。"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Two languages in Mr.TyDi's layout; question i asks for passage i. Works in tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    for code, texts in TEXTS.items():
+        place = tmp_path / "data" / code
+        (place / "collection").mkdir(parents=True)
+        lines = [
+            json.dumps({"id": f"{i}#0", "contents": f"title {i}\n\n{text}"})
+            for i, text in enumerate(texts)
+        ]
+        (place / "collection" / "docs.jsonl").write_text("\n".join(lines) + "\n")
+        topics = "".join(f"q{i}\t{text}\n" for i, text in enumerate(texts))
+        (place / "topic.test.tsv").write_text(topics)
+        judged = "".join(f"q{i} Q0 {i}#0 1\n" for i in range(len(texts)))
+        (place / "qrels.test.txt").write_text(judged)
+    return tmp_path / "data"
+
+
+def config(folder, encoder, **more):
+    return MrTydiConfig(data=folder, encoder=(str(encoder),), tag="tiny", **more)
+
+
+def reciprocal_ranks(run):
+    """By hand from the file: passage i is relevant for question i."""
+    ranks = {}
+    for line in Path(run).read_text().splitlines():
+        topic, _, passage, rank, *_ = line.split()
+        if passage == f"{topic[1:]}#0":
+            ranks[topic] = 1 / int(rank)
+    return ranks
+
+
+@pytest.mark.slow
+def test_mrtydi_measures_what_the_run_files_hold(folder, tiny_checkpoint):
+    report = mrtydi.run(config(folder, tiny_checkpoint))
+    assert report.languages == ("en", "ja")
+    for code in report.languages:
+        ranks = reciprocal_ranks(f"runs/data-{code}.test.tiny.trec")
+        reached = report.measured["tiny"][code]
+        assert reached.scores["mrr@100"] == pytest.approx(sum(ranks.values()) / 4)
+        assert reached.scores["recall@100"] == 1.0  # four passages, all of them returned
+        assert (reached.passages, reached.topics, reached.unanswered) == (4, 4, 0)
+    text = str(report)
+    assert "en has 4 passages and 4 questions, Mr.TyDi 32907100 and 744" in text
+    assert "(paper)" not in text
+
+
+@pytest.mark.slow
+def test_mrtydi_does_nothing_twice_and_searches_again_what_changed(folder, tiny_checkpoint):
+    wanted = config(folder, tiny_checkpoint, languages=("ja",))
+    first = mrtydi.run(wanted)
+    run = Path("runs/data-ja.test.tiny.trec")
+    files = [run, *Path("indexes/data-ja.tiny").iterdir()]
+    os.utime(run, ns=(1, 1))
+    before = {path: path.stat().st_mtime_ns for path in files}
+    assert mrtydi.run(wanted) == first
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    with (folder / "ja" / "topic.test.tsv").open("a") as stream:
+        stream.write("q9\t日本\n")
+    mrtydi.run(wanted)
+    assert run.stat().st_mtime_ns != 1
+    assert any(line.startswith("q9 ") for line in run.read_text().splitlines())
+    run.write_text(run.read_text().replace("q9", "q8"))  # no longer what the sidecar describes
+    mrtydi.run(wanted)
+    assert "q8" not in run.read_text()
+
+
+def reached(score):
+    return Measured({"mrr@100": score, "recall@100": score}, 1, 2, 0)
+
+
+def test_published_rows_stand_beside_ours_only_if_the_data_is_theirs():
+    measured = {"ours": {"ja": reached(0.5)}}
+    comparable = str(Report(measured, ("ja",), ()))
+    lines = [line.split() for line in comparable.splitlines()]
+    assert ["CCP", "(paper)", "-", "-"] in lines  # MRR@100 could not be had
+    assert ["CCP", "(paper)", "0.800", "0.800"] in lines  # Recall@100
+    assert ["BM25", "(Pyserini)", "0.212", "0.212"] in lines  # .2125, MRR@100
+    assert lines.count(["ours", "(here)", "0.500", "0.500"]) == 2
+    alien = str(Report(measured, ("ja",), ("ja has 1 passage",)))
+    assert "(paper)" not in alien
+    assert "(Pyserini)" not in alien
+    assert "Not comparable" in alien
+    assert "ja has 1 passage" in alien
+
+
+def test_questions_without_a_hit_are_told():
+    measured = {"ours": {"ja": Measured({"mrr@100": 0.5, "recall@100": 0.5}, 1, 7, 3)}}
+    assert "ours, ja: 3 of 7 topics without a hit count 0" in str(Report(measured, ("ja",), ()))
+
+
+@pytest.mark.parametrize(
+    ("code", "split", "passages", "topics", "words"),
+    [
+        ("ja", "test", 7_000_027, 720, ""),
+        ("th", "test", 568_855, 1190, ""),
+        ("th", "test", 240, 1190, "th has 240 passages"),  # XQuAD asks as many questions
+        ("ja", "test", 7_000_027, 719, "and 719 questions"),
+        ("ja", "dev", 7_000_027, 720, "split dev"),
+        ("zh", "test", 240, 1190, "zh is no language of Mr.TyDi"),
+    ],
+)
+def test_data_is_mrtydi_by_its_size(code, split, passages, topics, words):
+    found = mrtydi.difference(code, split, passages, topics)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+def test_languages_are_found_by_any_spelling_of_folder_and_flag(tmp_path):
+    for name in ("mrtydi-v1.1-japanese", "ko", "notes"):
+        (tmp_path / name).mkdir()
+    wanted = MrTydiConfig(data=tmp_path, languages=("korean", "jpn"))
+    assert mrtydi.find_sources(wanted) == {
+        "ko": str(tmp_path / "ko"),
+        "ja": str(tmp_path / "mrtydi-v1.1-japanese"),
+    }
+    assert list(mrtydi.find_sources(MrTydiConfig(data=tmp_path))) == ["ja", "ko"]
+    with pytest.raises(UserError, match="unknown language of .*'th'.*allowed: ja, ko"):
+        mrtydi.find_sources(MrTydiConfig(data=tmp_path, languages=("th",)))
+    with pytest.raises(UserError, match="no such folder"):
+        mrtydi.find_sources(MrTydiConfig(data=tmp_path / "none"))
+    with pytest.raises(UserError, match="no folder in it"):
+        mrtydi.find_sources(MrTydiConfig(data=tmp_path / "notes"))
+
+
+def test_without_a_folder_the_registry_has_all_eleven():
+    sources = mrtydi.find_sources(MrTydiConfig())
+    assert len(sources) == 11
+    assert sources["ja"] == "mrtydi-ja"
+
+
+def test_one_tag_cannot_name_two_rows():
+    with pytest.raises(UserError, match="--tag names one row"):
+        MrTydiConfig(encoder=("a", "b"), tag="x")
+
+
+class FakeClock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_stage_within_a_stage_counts_once_and_what_is_wrapped_is_put_back():
+    clock = FakeClock()
+
+    class Work:
+        def inner(self):
+            clock.now += 2
+
+        def outer(self):
+            clock.now += 1
+            self.inner()
+            clock.now += 1
+
+        def items(self):
+            for i in range(3):
+                clock.now += 10
+                yield i
+
+    original = Work.outer
+    with measure.Clocks(clock) as clocks:
+        clocks.wrap(Work, "inner", "in")
+        clocks.wrap(Work, "outer", "out")
+        clocks.wrap(Work, "items", "generator")
+        clock.now += 5
+        Work().outer()
+        for _ in Work().items():
+            clock.now += 100  # the consumer's time
+    assert clocks.seconds == {"in": 2, "out": 2, "generator": 30, "rest": 305}
+    assert Work.outer is original
+
+
+def test_peak_memory_is_no_less_than_what_is_resident_now():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    assert measure.peak_memory() >= pages * os.sysconf("SC_PAGE_SIZE") * 0.99
+
+
+def test_a_pooled_corpus_holds_as_many_of_each_and_tells_languages_apart(folder, tmp_path):
+    names = {code: str(folder / code) for code in TEXTS}
+    count = encoding.prepare_corpus(names, 4, tmp_path / "pooled", None)
+    passages = [record.passage for record in open_corpus(str(tmp_path / "pooled")).records()]
+    assert count == len(passages) == 4
+    assert [passage.id.partition(":")[0] for passage in passages] == ["en", "en", "ja", "ja"]
+    for passage in passages:
+        code, _, number = passage.id.partition(":")
+        assert passage.text == TEXTS[code][int(number[0])]
+        assert passage.title == f"title {number[0]}"
+    assert encoding.prepare_corpus(names, 0, tmp_path / "all", None) == 8
+
+
+def test_every_tool_is_told_the_same_settings(tiny_checkpoint, tmp_path):
+    settings = EncoderSettings(pooling="mean", passage_prefix="p: ", title="join")
+    path = encoding.prepare_checkpoint(str(tiny_checkpoint), tmp_path / "c", settings)
+    assert read_settings(path, str(path))[0] == settings
+    assert read_settings(tiny_checkpoint, "")[0] != settings  # the original is untouched
+    weights = "model.safetensors"
+    assert (path / weights).read_bytes() == (tiny_checkpoint / weights).read_bytes()
+
+
+SETTINGS = EncoderSettings(
+    pooling="mean",
+    normalize=True,
+    similarity="cosine",
+    passage_length=64,
+    query_length=64,
+    passage_prefix="passage: ",
+    title="join",
+)
+
+
+@pytest.fixture
+def task(folder, tiny_checkpoint, tmp_path):
+    """Settings of a candidate, over all eight passages."""
+    names = {code: str(folder / code) for code in TEXTS}
+    encoding.prepare_corpus(names, 0, tmp_path / "pooled", None)
+    checkpoint = encoding.prepare_checkpoint(str(tiny_checkpoint), tmp_path / "staged", SETTINGS)
+    return {
+        "checkpoint": str(checkpoint),
+        "corpus": str(tmp_path / "pooled"),
+        "output": str(tmp_path / "index"),
+        "vectors": str(tmp_path / "vectors.npy"),
+        "prefix": "passage: ",
+        "length": 64,
+        "batch": 3,
+        "threads": 1,
+    }
+
+
+def test_our_stages_add_up_and_leave_out_loading(task):
+    result = candidates.ours({**task, "batch": 4096})
+    assert {"census", "tokenize", "forward", "write shards", "write index"} <= set(result["stages"])
+    assert "load" not in result["stages"]
+    assert result["cpu"] == pytest.approx(sum(result["stages"].values()))
+    assert np.load(task["vectors"]).shape == (8, 32)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_sentence_transformers_is_made_to_do_the_same_work(task):
+    candidates.ours({**task, "batch": 4096})
+    ours = np.load(task["vectors"])
+    candidates.sentence_transformers(task)
+    np.testing.assert_allclose(np.load(task["vectors"]), ours, atol=1e-5)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan(
+        checkpoint=tmp_path,
+        corpus=tmp_path,
+        settings=SETTINGS,
+        peers=("sentence-transformers", "pyserini"),
+        batches=(16, 64),
+        repeats=3,
+        threads=1,
+        work=tmp_path,
+    )
+
+
+def fake_child(calls, vectors):
+    """In place of a process: batch 64 takes 4 s, 16 and 32 take 6 s, ours 3 s."""
+
+    def in_child(task, settings, folder, *, threads):
+        calls.append((task, settings["batch"]))
+        np.save(settings["vectors"], vectors.get(task, np.eye(2)))
+        cpu = {64: 4.0, 4096: 3.0}.get(settings["batch"], 6.0)
+        stages = {"stages": {"forward": 2.0, "rest": 1.0}} if task == OURS else {}
+        return {"cpu": cpu, "peak": 10**8 if task == OURS else 2 * 10**8, **stages}
+
+    return in_child
+
+
+def test_peers_are_tried_at_their_default_too_and_then_repeat_their_best(plan, monkeypatch):
+    calls = []
+    monkeypatch.setattr(encoding, "in_child", fake_child(calls, {}))
+    tools = encoding.compare(plan)
+    st, pyserini = "sentence-transformers", "pyserini"
+    first = [(OURS, 4096), (st, 16), (st, 32), (st, 64), (pyserini, 16), (pyserini, 64)]
+    later = [(OURS, 4096), (st, 64), (pyserini, 64)]
+    assert calls == first + later + later
+    report = str(Encoding("made up", 12, tools))
+    # 12 passages in 3 s are 4 a second, in 4 s 3; 4 / 3 = 1.33; 100 MB / 200 MB = 0.5
+    assert "ours / pyserini: 1.33x passages per CPU second, 0.50x peak memory" in report
+    assert "sentence-transformers, CPU s by batch in the first round: 16: 6.00, 32: 6.00" in report
+    assert "ours, CPU s by stage: forward 2.00, rest 1.00" in report
+    row = next(line for line in report.splitlines() if line.startswith(OURS)).split()
+    assert row == ["ours", "4096", "tokens", "4.00", "3.00", "(3.00,", "3.00)", "100", "1.000000"]
+
+
+def test_a_tool_that_computes_other_vectors_is_no_comparison(plan, monkeypatch):
+    # [1, 0] against [1, 0.1]: cosine 1 / sqrt(1.01) = 0.995
+    other = {"pyserini": np.array([[1.0, 0.1], [0.0, 1.0]])}
+    monkeypatch.setattr(encoding, "in_child", fake_child([], other))
+    with pytest.raises(UserError, match=r"pyserini computes other vectors .*0\.995037"):
+        encoding.compare(plan)
+
+
+def test_the_median_and_not_the_best_run_decides_between_batches():
+    tool = Tool(cpu={16: [1.0, 9.0, 9.0], 32: [5.0, 6.0, 5.5]}, peak={16: [1], 32: [3, 2, 9]})
+    assert (tool.batch, tool.seconds, tool.memory) == (32, 5.5, 3)
+
+
+@pytest.fixture
+def vectors(tmp_path):
+    """An index of 300 random vectors and 20 questions, as `speed search` prepares them."""
+    from ccpretrieve.retrieval.index_builder import write_flat
+
+    generator = np.random.default_rng(0)
+    write_flat(tmp_path / "index", speed.unit_vectors(generator, 300, 16), 300, 16)
+    (tmp_path / "docid").write_text("".join(f"{n // 10}#{n % 10}\n" for n in range(300)))
+    np.save(tmp_path / "queries.npy", next(speed.unit_vectors(generator, 20, 16)))
+    return {
+        "index": str(tmp_path),
+        "queries": str(tmp_path / "queries.npy"),
+        "batch": 8,
+        "hits": 10,
+        "repeats": 2,
+        "threads": 1,
+        "tools": ["faiss", "ours", "ours, run"],
+    }
+
+
+def test_searchers_find_the_same_and_are_timed_as_often_as_asked(vectors):
+    times = searchers.compare(vectors)
+    assert list(times) == vectors["tools"]
+    for of_tool in times.values():
+        assert of_tool["equal"] == 1.0
+        assert len(of_tool["wall"]) == len(of_tool["cpu"]) == 2
+    rows = speed._search_rows(times)
+    assert rows[1][0] == "faiss"
+    assert rows[1][3:] == ["1.000", "1.000", "100.00%"]
+
+
+def test_a_searcher_that_finds_something_else_is_told(vectors, monkeypatch):
+    wrong = searchers.Tool(lambda batches: None, lambda _: [["0#0"]] * 20)
+    monkeypatch.setitem(searchers.TOOLS, "wrong", lambda settings: wrong)
+    assert searchers.compare({**vectors, "tools": ["faiss", "wrong"]})["wrong"]["equal"] == 0.0
+
+
+@pytest.mark.slow
+def test_pyserini_searches_the_same_index_in_a_process_of_its_own(vectors, tmp_path):
+    asked = {**vectors, "tools": ["faiss", "pyserini"], "repeats": 1}
+    times = measure.in_child("search", asked, tmp_path, threads=1)
+    assert times["pyserini"]["equal"] == 1.0
+
+
+@pytest.mark.slow
+def test_pyserini_is_made_to_do_the_same_work(task, tmp_path):
+    candidates.ours({**task, "batch": 4096})
+    ours = np.load(task["vectors"])
+    measure.in_child("pyserini", task, tmp_path, threads=1)
+    np.testing.assert_allclose(np.load(task["vectors"]), ours, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_a_child_says_the_user_can_put_right_is_passed_on(vectors, tmp_path):
+    asked = {**vectors, "tools": ["faiss", "fais"]}
+    with pytest.raises(UserError, match="unknown tool 'fais'; did you mean 'faiss'"):
+        measure.in_child("search", asked, tmp_path, threads=1)
+    with pytest.raises(RuntimeError, match=r"(?s)ended with status 1.*KeyError"):
+        measure.in_child("search", {}, tmp_path, threads=1)
+
+
+@pytest.mark.slow
+def test_memory_is_measured_at_both_sizes(tmp_path):
+    output = tmp_path / "figures.json"
+    said = speed.run_memory(speed.MemorySpeedConfig(few=50, many=100, output=output))
+    figures = json.loads(output.read_text())
+    assert f"ratio {figures['100'][0] / figures['50'][0]:.3f}" in said
+    assert min(figures["50"]) > 50e6  # bytes: torch alone takes more
+
+
+def test_made_up_passages_of_a_small_corpus_begin_the_large_one(tmp_path):
+    speed.write_made_up(tmp_path / "a" / "docs.jsonl", 12, 0)
+    speed.write_made_up(tmp_path / "b" / "docs.jsonl", 30, 0)
+    few, many = (
+        [record.passage for record in open_corpus(str(tmp_path / name)).records()] for name in "ab"
+    )
+    assert few == many[:12]
+    assert len({passage.id for passage in many}) == 30
+    assert all(5 <= len(passage.text.split()) <= 30 for passage in many)
+
+
+def test_an_unknown_measurement_is_a_wrong_flag(capsys):
+    with pytest.raises(SystemExit) as stop:
+        speed.main(["serch"])
+    assert stop.value.code == 2
+    assert "did you mean 'search'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: speed.EncodeSpeedConfig(passages=-1), "--passages"),
+        (lambda: speed.EncodeSpeedConfig(batches=(16, 0)), "--batches"),
+        (lambda: speed.EncodeSpeedConfig(languages=()), "--languages"),
+        (lambda: speed.SearchSpeedConfig(hits=0), "--hits"),
+        (lambda: speed.MemorySpeedConfig(few=0), "--few"),
+    ],
+)
+def test_what_cannot_be_measured_names_its_flag(made, words):
+    with pytest.raises(UserError, match=words):
+        made()
+
+
+@pytest.mark.slow
+def test_the_demo_says_that_weights_are_random_scores_every_sample_and_can_be_run_again(tmp_path):
+    config = demo.DemoConfig(languages=("en", "Finnish"), output=tmp_path / "demo")
+    first, table, *answers, runs, last = demo.run(config)
+    assert "RANDOM WEIGHTS" in first
+    assert "RANDOM WEIGHTS" in last
+    assert [line.split()[0] for line in table.splitlines()[1:3]] == ["sample-en", "sample-fi"]
+    assert len(answers) == 2
+    assert answers[0].startswith("sample-en, question 1: Which lake")
+    files = [Path(line.strip()) for line in runs.splitlines()[1:]]
+    assert all(path.is_file() for path in files)
+    kept = {
+        path: path.read_bytes() for path in sorted((tmp_path / "demo").rglob("*")) if path.is_file()
+    }
+    assert list(demo.run(config))[1] == table
+    assert {path: path.read_bytes() for path in kept} == kept
+
+
+def test_the_demo_has_a_sample_of_every_language_it_names():
+    with pytest.raises(UserError, match="unknown language of the sample 'zh'"):
+        demo.find_samples(["zh"])
+    assert demo.find_samples(["japanese"]) == {"ja": "sample-ja"}
