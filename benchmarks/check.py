@@ -114,7 +114,10 @@ def run(config: CheckConfig) -> Comparison:
         pooled=config.pooled,
         cache=config.work / "vectors",
     )
-    ways = {"ours": _scores(runs, qrels), "independent": {c: theirs[_row(config, c)] for c in runs}}
+    ways: dict[str, Mapping[str, Mapping[str, float]]] = {
+        "ours": _scores(runs, qrels),
+        "independent": {c: theirs[_row(config, c)] for c in runs},
+    }
     if config.pyserini:
         ways["Pyserini"] = _scores(through, qrels)
     return Comparison(ways)

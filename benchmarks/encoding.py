@@ -27,7 +27,7 @@ from ccpretrieve.model.settings import EncoderSettings, write_settings
 logger = logging.getLogger("ccpretrieve.benchmarks.speed")
 
 OURS = "ours"
-OUR_BATCH = 4096  # tokens, the default of `encode`
+OUR_BATCH = 1024  # tokens, the default of `encode`
 SAME = 0.9999  # cosine above which two vectors are the same but for rounding
 #: Tool -> its own default batch, in passages (pyserini.encode's flag for the second).
 PEERS = {"sentence-transformers": 32, "pyserini": 64}

@@ -84,7 +84,7 @@ class MrTydiConfig(DataConfig):
     passage_prefix: str | None = None
     title: str | None = None
     similarity: str | None = None
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
     device: str | None = None
     dtype: str | None = None
     format: str = "text"

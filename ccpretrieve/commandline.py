@@ -100,9 +100,21 @@ def to_yaml(config: Config) -> str:
 
 
 def command(
-    run: Callable[[C], object], config: type[C], verb: str, argv: Sequence[str] | None = None
+    run: Callable[[C], object],
+    config: type[C],
+    verb: str,
+    argv: Sequence[str] | None = None,
+    *,
+    kept: str = "nothing was left half-written",
 ) -> None:
     """Parse, run, print the result, exit.
+
+    Args:
+        run: The command.
+        config: Its settings.
+        verb: Its name.
+        argv: Words of the line; None for those of the process.
+        kept: What is left of it when it is interrupted, for the message.
 
     Status 0; 1 for what the user can put right (one line on stderr); 2 for wrong flags; 130 after
     Ctrl-C and 143 after SIGTERM, both with one line. A bug keeps its traceback.
@@ -128,9 +140,9 @@ def command(
         where = f"{error.filename}: " if error.filename else ""
         _stop(f"{where}{error.strerror or error}", status=1)
     except KeyboardInterrupt:
-        _stop("interrupted; finished parts are kept, the same command goes on from them", 130)
+        _stop(f"interrupted; {kept}", status=130)
     except Terminated:
-        _stop("terminated; finished parts are kept, the same command goes on from them", 143)
+        _stop(f"terminated; {kept}", status=143)
 
 
 def _show(result: object) -> None:
@@ -168,4 +180,5 @@ def _report_to_stderr(*, quiet: bool) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level, logger.propagate = before
+        level, logger.propagate = before
+        logger.setLevel(level)

@@ -90,6 +90,7 @@ class EncodeConfig(DataConfig):
         lang: Language of the corpus, for the calibration. Default: the corpus' own.
         tag: Last part of the index' name. Default: made from the encoder's name.
         batch_tokens: Tokens of a forward pass, padding included; no result depends on it.
+            Default: 1024 on cpu, 16384 on a GPU.
         shard_size: Passages per shard, which is also how many are sorted by length together.
         device: Any torch device. Default: cuda where there is one, else cpu.
         dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
@@ -113,7 +114,7 @@ class EncodeConfig(DataConfig):
     calibration: Path | None = None
     lang: str | None = None
     tag: str | None = None
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
     shard_size: int = 8192
     device: str | None = None
     dtype: str | None = None
@@ -176,11 +177,13 @@ class SearchConfig(DataConfig):
         index: Folder of the index. Default: the one index of --corpus in indexes/.
         topics: File of `id<TAB>question` lines, or a name such as mrtydi-ja (with --split).
         encoder: Checkpoint, if it is not where the index says or the index names none.
+        calibration: Calibration file, if it is not where the index says.
         hits: Passages per question. Default: 100 for topics, 5 for a typed question.
         output: Run file. Default: runs/<topics>.<tag>.trec.
         tag: Last column of the run, and which of several indexes of --corpus. Default: the index'.
         lang: Language of the questions, for the calibration. Default: the topics' own.
-        batch_tokens: Tokens of one forward pass, padding included.
+        batch_tokens: Tokens of a forward pass, padding included. Default: 1024 on cpu, 16384 on
+            a GPU.
         device: Any torch device. Default: cuda where there is one, else cpu.
         dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
     """
@@ -191,11 +194,12 @@ class SearchConfig(DataConfig):
     index: Path | None = None
     topics: str | None = None
     encoder: str | None = None
+    calibration: Path | None = None
     hits: int | None = None
     output: Path | None = None
     tag: str | None = None
     lang: str | None = None
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
     device: str | None = None
     dtype: str | None = None
 

@@ -141,11 +141,18 @@ def _already_there(job: Job, census: Census) -> Path:
     folder = job.output / FOLDER
     if not folder.is_dir():
         raise UserError(f"{job.output}: exists and is no index of ours; choose another --output")
-    if changed := differences(Store.open(folder).recipe, job.recipe(census)):
+    store = Store.open(folder)
+    if changed := differences(store.recipe, job.recipe(census)):
         raise UserError(
             f"{job.output}: was made differently: {'; '.join(changed)}; choose another --output "
             "or --tag, or remove that folder"
         )
+    store.check_part(job.part)
+    store.check_complete()
+    if job.config.shard_num == 1:
+        from ccpretrieve.retrieval.faiss_index import Index
+
+        Index.load(job.output)
     logger.info("%s: is there already and was made just so", job.output)
     return job.output
 
@@ -158,7 +165,12 @@ def _encode_missing(job: Job, census: Census, store: Store) -> None:
     quiet = job.config.quiet or not sys.stderr.isatty()
     if store.shards:
         logger.info("%d of them are encoded already", store.count)
-    with tqdm(total=census.passages, initial=store.count, unit=" passages", disable=quiet) as bar:
+    size, (number, machines) = job.config.shard_size, job.part
+    mine = sum(
+        min(size, census.passages - first)
+        for first in range(number * size, census.passages, machines * size)
+    )
+    with tqdm(total=mine, initial=store.count, unit=" passages", disable=quiet) as bar:
         for number, block in _blocks(job, census):
             if number in store.shards or number % job.part[1] != job.part[0]:
                 continue
@@ -200,7 +212,10 @@ def estimate(job: Job, census: Census) -> str:
     share = 1 / job.config.shard_num
     tokens = [len(item.ids) for item in job.encoder.tokenize_passages(census.sample)]
     vectors = census.passages * dim * 4 * share
-    disk = 2 * vectors + 1.2 * census.characters * 2 * share  # shards, index; text in UTF-8
+    text = sum(len(f"{p.title}{p.text}".encode()) for p in census.sample)
+    sampled = sum(len(p.title) + len(p.text) for p in census.sample)
+    stored = 1.2 * census.characters * text / max(1, sampled) * share  # UTF-8, and JSON around it
+    disk = (2 if job.config.shard_num == 1 else 1) * vectors + stored  # shards, and an index
     memory = job.encoder.memory() + job.config.shard_size * (dim * 4 + 4000)
     free = shutil.disk_usage(_existing(job.output)).free
     lines = [
@@ -221,7 +236,8 @@ def _existing(path: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line; every flag is a field of :class:`EncodeConfig`."""
-    command(run, EncodeConfig, "encode", argv)
+    kept = "finished shards are kept, the same command goes on from them"
+    command(run, EncodeConfig, "encode", argv, kept=kept)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ second writer never leaves half a file under a final name.
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -24,22 +25,41 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open ``path`` for writing bytes; it appears, complete and on disk, when the block ends.
 
     Raises:
-        UserError: If the disk is full or the folder cannot be written; nothing is left behind.
+        UserError: If the disk is full, the folder cannot be written, or another process is writing
+            the same file; nothing is left behind.
     """
     partial = path.with_name(path.name + PARTIAL)
     try:
-        with partial.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-        sync_directory(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise writing_failed(path, error) from error
-        raise
+        lock = os.open(partial, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise writing_failed(path, error) from error
+    try:
+        if not _locked(lock):
+            raise UserError(f"{path}: another process is writing it; wait for it to end")
+        try:
+            with partial.open("wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(path)
+            sync_directory(path.parent)
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise writing_failed(path, error) from error
+            raise
+    finally:
+        os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take the kernel's lock on an open file or folder, unless another process holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def writing_failed(path: Path, error: OSError) -> UserError:
@@ -99,31 +119,36 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def only_writer(folder: Path, task: str) -> Iterator[None]:
-    """Create ``folder`` and hold its lock for the block; the kernel drops it when a process dies.
+    """Create ``folder`` and hold its lock for the block.
+
+    The lock is the kernel's, on the folder itself: it goes where the folder is renamed to, leaves
+    no file, and ends with the process.
 
     Args:
-        folder: What is written; the lock is its file ``lock``, gone when the block ends.
+        folder: What is written; removed at the end if it is empty.
         task: What the other process would be doing, for the message.
 
     Raises:
         UserError: If another process holds it, or the folder cannot be created.
     """
-    import filelock
-
-    lock = filelock.FileLock(make_directory(folder) / "lock")
+    descriptor = os.open(make_directory(folder), os.O_RDONLY)
     try:
-        lock.acquire(timeout=0)
-    except filelock.Timeout as error:
-        raise UserError(f"{folder}: another process is {task} here; wait for it to end") from error
-    except OSError as error:
-        raise writing_failed(folder, error) from error
-    try:
+        if not _locked(descriptor) or not _is_at(descriptor, folder):
+            raise UserError(f"{folder}: another process is {task} here; wait for it to end")
         yield
     finally:
         with contextlib.suppress(OSError):
-            Path(lock.lock_file).unlink(missing_ok=True)
-            folder.rmdir()  # if nothing else was written
-        lock.release()
+            if _is_at(descriptor, folder):
+                folder.rmdir()  # if nothing was written
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, folder: Path) -> bool:
+    """Whether an open folder still has this name: its writer may have finished and renamed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def finish(partial: Path, path: Path) -> None:
@@ -132,8 +157,6 @@ def finish(partial: Path, path: Path) -> None:
     Raises:
         UserError: If something stands in its place.
     """
-    with contextlib.suppress(FileNotFoundError):
-        (partial / "lock").unlink()
     try:
         partial.rename(path)
     except OSError as error:

@@ -34,20 +34,29 @@ def run(config: IndexConfig) -> Path:
     """
     stores = [Store.open(_shards(folder)) for folder in config.embeddings]
     output = config.output or _default_output(config, stores)
-    if output.exists():
-        raise UserError(f"{output}: exists; remove it or choose another --output")
-    partial = output.with_name(output.name + PARTIAL)
+    partial = output.with_name(f"{output.name}.index{PARTIAL}")
     with only_writer(partial, "building an index"):
+        if output.exists():
+            raise UserError(f"{output}: exists; choose another --output")
+        _empty(partial)  # what a killed call left; nothing of it can be gone on from
         begun = time.perf_counter()
         try:
             store = _fill(config, stores, output, partial)
-        except UserError:
-            shutil.rmtree(partial, ignore_errors=True)
+        except BaseException:
+            _empty(partial)
             raise
         seconds = time.perf_counter() - begun
         finish(partial, output)
     report(config, output, store, seconds)
     return output
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _shards(folder: Path) -> Path:
@@ -61,12 +70,13 @@ def _shards(folder: Path) -> Path:
 
 
 def _default_output(config: IndexConfig, stores: Sequence[Store]) -> Path:
+    """Beside the embeddings: ``<embeddings>.<factory>``; merged parts lose their number first."""
     folder = config.embeddings[0]
-    if stores[0].part[1] > 1:
-        number, machines = stores[0].part
+    number, machines = stores[0].part
+    if machines > 1:
         folder = folder.with_name(folder.name.removesuffix(f".{number}-of-{machines}"))
-    if config.factory == "Flat":
-        return folder
+        if config.factory == "Flat":
+            return folder
     return folder.with_name(f"{folder.name}.{slug(config.factory)}")
 
 

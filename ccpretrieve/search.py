@@ -54,11 +54,15 @@ def find_index(config: SearchConfig) -> Path:
     """
     if config.index is not None:
         return config.index
-    corpus = config.corpus and _corpus_name(config)
+    corpus = _corpus_name(config) if config.corpus else None
     found = names.indexes(corpus)
-    tag = config.tag or (config.encoder and names.tag_of(config.encoder))
-    if tag and len(found) > 1:
-        found = [path for path in found if path.name == f"{corpus}.{tag}"] or found
+    if config.tag or config.encoder:
+        tag = config.tag or names.tag_of(config.encoder or "")
+        tagged = [path for path in found if path.name.endswith(f".{tag}")]
+        if config.tag and found and not tagged:
+            listed = ", ".join(map(str, found))
+            raise UserError(f"no index is tagged {tag!r}; there are {listed}")
+        found = tagged or found
     if not found:
         what = config.corpus or "sample-en"
         raise UserError(
@@ -66,7 +70,7 @@ def find_index(config: SearchConfig) -> Path:
             f"make one: python -m ccpretrieve.encode --corpus {what}"
         )
     if len(found) > 1:
-        listed = ", ".join(str(path) for path in found)
+        listed = ", ".join(map(str, found))
         raise UserError(f"several indexes: {listed}; choose one with --index")
     return found[0]
 
@@ -86,6 +90,7 @@ def _open(config: SearchConfig, folder: Path) -> "Index":
     index.encoder = open_encoder(
         folder,
         config.encoder,
+        calibration=config.calibration,
         device=config.device,
         dtype=config.dtype,
         batch_tokens=config.batch_tokens,
@@ -102,7 +107,7 @@ def _topics(config: SearchConfig) -> tuple[str, list[Topic], str] | None:
         return None
     if config.topics is not None and Path(config.topics).is_file():
         path = Path(config.topics)
-        return slug(path.name.split(".")[0]), read_topics(path), config.lang or ""
+        return names.topics_name(path), read_topics(path), config.lang or ""
     source = config.topics or config.corpus
     if source is None:
         return None
@@ -150,7 +155,7 @@ def _made_by(
 ) -> dict[str, Any]:
     return {
         "topics": config.topics or config.corpus,
-        "split": config.split,
+        "split": None if Path(config.topics or "").is_file() else config.split,
         "corpus": index.meta["corpus"] if index.meta else None,
         "index": str(index.path),
         "kind": index.meta["index"]["kind"] if index.meta else None,

@@ -250,7 +250,7 @@ def task(folder, tiny_checkpoint, tmp_path):
 
 
 def test_our_stages_add_up_and_leave_out_loading(task):
-    result = candidates.ours({**task, "batch": 4096})
+    result = candidates.ours({**task, "batch": 1024})
     assert {"census", "tokenize", "forward", "write shards", "write index"} <= set(result["stages"])
     assert "load" not in result["stages"]
     assert result["cpu"] == pytest.approx(sum(result["stages"].values()))
@@ -260,7 +260,7 @@ def test_our_stages_add_up_and_leave_out_loading(task):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_sentence_transformers_is_made_to_do_the_same_work(task):
-    candidates.ours({**task, "batch": 4096})
+    candidates.ours({**task, "batch": 1024})
     ours = np.load(task["vectors"])
     candidates.sentence_transformers(task)
     np.testing.assert_allclose(np.load(task["vectors"]), ours, atol=1e-5)
@@ -286,7 +286,7 @@ def fake_child(calls, vectors):
     def in_child(task, settings, folder, *, threads):
         calls.append((task, settings["batch"]))
         np.save(settings["vectors"], vectors.get(task, np.eye(2)))
-        cpu = {64: 4.0, 4096: 3.0}.get(settings["batch"], 6.0)
+        cpu = {64: 4.0, 1024: 3.0}.get(settings["batch"], 6.0)
         stages = {"stages": {"forward": 2.0, "rest": 1.0}} if task == OURS else {}
         return {"cpu": cpu, "peak": 10**8 if task == OURS else 2 * 10**8, **stages}
 
@@ -298,8 +298,8 @@ def test_peers_are_tried_at_their_default_too_and_then_repeat_their_best(plan, m
     monkeypatch.setattr(encoding, "in_child", fake_child(calls, {}))
     tools = encoding.compare(plan)
     st, pyserini = "sentence-transformers", "pyserini"
-    first = [(OURS, 4096), (st, 16), (st, 32), (st, 64), (pyserini, 16), (pyserini, 64)]
-    later = [(OURS, 4096), (st, 64), (pyserini, 64)]
+    first = [(OURS, 1024), (st, 16), (st, 32), (st, 64), (pyserini, 16), (pyserini, 64)]
+    later = [(OURS, 1024), (st, 64), (pyserini, 64)]
     assert calls == first + later + later
     report = str(Encoding("made up", 12, tools))
     # 12 passages in 3 s are 4 a second, in 4 s 3; 4 / 3 = 1.33; 100 MB / 200 MB = 0.5
@@ -307,7 +307,7 @@ def test_peers_are_tried_at_their_default_too_and_then_repeat_their_best(plan, m
     assert "sentence-transformers, CPU s by batch in the first round: 16: 6.00, 32: 6.00" in report
     assert "ours, CPU s by stage: forward 2.00, rest 1.00" in report
     row = next(line for line in report.splitlines() if line.startswith(OURS)).split()
-    assert row == ["ours", "4096", "tokens", "4.00", "3.00", "(3.00,", "3.00)", "100", "1.000000"]
+    assert row == ["ours", "1024", "tokens", "4.00", "3.00", "(3.00,", "3.00)", "100", "1.000000"]
 
 
 def test_a_tool_that_computes_other_vectors_is_no_comparison(plan, monkeypatch):
@@ -369,7 +369,7 @@ def test_pyserini_searches_the_same_index_in_a_process_of_its_own(vectors, tmp_p
 
 @pytest.mark.slow
 def test_pyserini_is_made_to_do_the_same_work(task, tmp_path):
-    candidates.ours({**task, "batch": 4096})
+    candidates.ours({**task, "batch": 1024})
     ours = np.load(task["vectors"])
     measure.in_child("pyserini", task, tmp_path, threads=1)
     np.testing.assert_allclose(np.load(task["vectors"]), ours, atol=1e-5)

@@ -138,6 +138,8 @@ def test_batches_hold_every_text_once_within_the_budget():
 def test_what_was_cut_is_counted(tiny_checkpoint):
     encoded = Encoder.load(tiny_checkpoint).embed_passages(PASSAGES)
     assert encoded.truncated == 1
+    pairs = Encoder.load(tiny_checkpoint, title="pair").embed_passages(PASSAGES)
+    assert pairs.truncated == 1
     exact = Encoder.load(tiny_checkpoint, max_length=512).embed_passages(PASSAGES)
     assert exact.truncated == 0
     assert encoded.tokens < exact.tokens
@@ -168,8 +170,10 @@ def test_a_dense_module_of_sentence_transformers_is_applied(tiny_checkpoint, tmp
     theirs.save(str(tmp_path / "st"))
     ours = Encoder.load(tmp_path / "st")
     assert ours.dim == 6
-    expected = theirs.encode(["a b c"], normalize_embeddings=True)  # it compares by cosine
-    np.testing.assert_allclose(ours.encode_queries(["a b c"]), expected, atol=1e-6)
+    assert ours.settings.query_length == 64
+    texts = ["a b c", "a b c d " * 50]
+    expected = theirs.encode(texts, normalize_embeddings=True)  # it compares by cosine
+    np.testing.assert_allclose(ours.encode_queries(texts), expected, atol=1e-6)
 
 
 def test_untied_towers_encode_their_own_side(tiny_checkpoint, tmp_path):
@@ -251,11 +255,60 @@ def test_a_vector_that_is_not_finite_is_an_error(tiny_checkpoint, tmp_path):
 
 
 def test_positions_of_robertas_kind_start_after_the_padding_id(tiny_checkpoint):
-    from transformers import AutoConfig, BertConfig, T5Config
+    from transformers import (
+        AutoModel,
+        BertConfig,
+        BertModel,
+        CamembertConfig,
+        CamembertModel,
+        MPNetConfig,
+        MPNetModel,
+        T5Config,
+        T5EncoderModel,
+    )
 
-    assert max_positions(AutoConfig.from_pretrained(tiny_checkpoint)) == 512
-    assert max_positions(BertConfig(max_position_embeddings=512)) == 512
-    assert max_positions(T5Config()) is None
+    sizes = {
+        "vocab_size": 20,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "max_position_embeddings": 66,
+    }
+    assert max_positions(AutoModel.from_pretrained(tiny_checkpoint)) == 512
+    assert max_positions(BertModel(BertConfig(**sizes))) == 66
+    assert max_positions(CamembertModel(CamembertConfig(pad_token_id=1, **sizes))) == 64
+    assert max_positions(MPNetModel(MPNetConfig(pad_token_id=1, **sizes))) == 64
+    t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, num_layers=1, num_heads=2, d_kv=4)
+    assert max_positions(T5EncoderModel(t5)) is None
+
+
+@pytest.mark.parametrize("kind", ["DPRQuestionEncoder", "DPRContextEncoder"])
+def test_dprs_own_classes_give_the_vectors_of_the_bert_inside(tmp_path, kind):
+    import transformers
+
+    plain = bert(tmp_path / "bert")
+    inner = transformers.BertConfig.from_pretrained(plain).to_dict()
+    inner.pop("model_type")
+    wrapper = getattr(transformers, kind)(transformers.DPRConfig(**inner))
+    part = wrapper.question_encoder if kind == "DPRQuestionEncoder" else wrapper.ctx_encoder
+    weights = transformers.BertModel.from_pretrained(plain).state_dict()
+    part.bert_model.load_state_dict(weights, strict=False)
+    dpr = shutil.copytree(plain, tmp_path / "mdpr")
+    wrapper.save_pretrained(dpr)
+    ours = Encoder.load(dpr).encode_queries(["a b c"])
+    np.testing.assert_allclose(ours, Encoder.load(plain).encode_queries(["a b c"]), atol=1e-6)
+
+
+def test_code_that_comes_with_a_checkpoint_is_never_run(tiny_checkpoint, tmp_path):
+    copy = shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "c.C", "AutoModel": "c.M"}}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "c.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match="cannot be loaded as a checkpoint"):
+        Encoder.load(copy).encode_queries(["a"])
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_text_of_just_the_longest_length_is_encoded(tiny_checkpoint):

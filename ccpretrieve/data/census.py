@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ccpretrieve.config import ON_DUPLICATE, one_of
 from ccpretrieve.data.corpus import Corpus
 from ccpretrieve.data.records import Passage, Record
-from ccpretrieve.errors import UserError, unknown
+from ccpretrieve.errors import UserError
 from ccpretrieve.files import writing_failed
 
-ON_DUPLICATE = ("error", "first")
 PARTITIONS = 256
 BUFFERED = 1 << 17  # hashes held before they are spilled: 1 MiB
 SUSPECTS = 1000  # repeated hashes looked into when one duplicate is enough to stop
@@ -68,8 +68,7 @@ def take_census(
     Raises:
         UserError: If a passage cannot be read, there is none, or with ``error`` an id occurs twice.
     """
-    if on_duplicate not in ON_DUPLICATE:
-        raise unknown("on-duplicate", on_duplicate, ON_DUPLICATE)
+    one_of("on-duplicate", on_duplicate, ON_DUPLICATE)
     with _temporary_folder() as folder:
         keys = _Keys(folder)
         census, drawn = _count(corpus, keys, _Draw(sample, random.Random(seed)))
@@ -84,14 +83,25 @@ def take_census(
 
 
 def kept(corpus: Corpus, census: Census) -> Iterator[Passage]:
-    """Stream the passages of a corpus in order, those of ``census.skip`` left out."""
+    """Stream the passages of a corpus in order, those of ``census.skip`` left out.
+
+    Raises:
+        UserError: At the end, if what was read is not what the census counted.
+    """
     skip = iter(census.skip.tolist())
     skipped = next(skip, -1)
+    digest = hashlib.sha256()
     for ordinal, record in enumerate(corpus.records()):
+        digest.update(_framed(record))
         if ordinal == skipped:
             skipped = next(skip, -1)
         else:
             yield record.passage
+    if digest.hexdigest() != census.fingerprint:
+        raise UserError(
+            f"{corpus.name}: changed while it was being read; run the command again, and remove "
+            "what it has encoded if it says that the corpus is another one"
+        )
 
 
 @contextlib.contextmanager
@@ -120,7 +130,7 @@ def _count(corpus: Corpus, keys: "_Keys", draw: "_Draw") -> tuple[Census, dict[i
         digest.update(_framed(record))
         keys.add(key(passage.id))
         characters += len(passage.title) + len(passage.text)
-        empty += _is_empty(passage)
+        empty += passage.is_empty
         if ordinal == draw.due:
             draw.take(passage)
     if ordinal < 0:
@@ -138,10 +148,6 @@ def _framed(record: Record) -> bytes:
     except UnicodeEncodeError as error:
         raise UserError(f"{record.where}: {error.reason}; write whole characters") from error
     return b"%d %d %d " % (len(fields[0]), len(fields[1]), len(fields[2])) + b"".join(fields)
-
-
-def _is_empty(passage: Passage) -> bool:
-    return not (passage.text.strip() or passage.title.strip())
 
 
 def _duplicates(corpus: Corpus, suspects: frozenset[int]) -> Iterator[tuple[int, Record, str]]:
@@ -176,7 +182,7 @@ def _without(
     for ordinal, record, _ in duplicates:
         skip.append(ordinal)
         characters += len(record.passage.title) + len(record.passage.text)
-        empty += _is_empty(record.passage)
+        empty += record.passage.is_empty
         drawn.pop(ordinal, None)
     without = replace(
         census,

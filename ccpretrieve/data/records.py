@@ -19,6 +19,11 @@ class Passage:
     text: str
     title: str = ""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing but white space to encode."""
+        return not (self.text.strip() or self.title.strip())
+
 
 class Record(NamedTuple):
     """A passage and where it was read.

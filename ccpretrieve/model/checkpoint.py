@@ -9,12 +9,12 @@ from pathlib import Path
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import hash_files
+from ccpretrieve.model.settings import module_folders
 
 QUERY, PASSAGE = "query", "passage"
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _WORDS = ("config.json", "tokenizer*", "vocab*", "sentencepiece*", "spiece*", "special_tokens*")
-_MODULES = ("modules.json", "[0-9]_*/*")
 
 
 def locate(name: str) -> Path:
@@ -69,7 +69,7 @@ def tower(path: Path, role: str) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 over everything that decides a text's hidden states: weights, sizes, tokenizer.
+    """SHA-256 over weights, sizes and tokenizer, those of a Dense module included.
 
     The settings are not part of it; they are compared by themselves, so that a difference can be
     named. Moving or renaming the directory changes nothing.
@@ -77,8 +77,9 @@ def fingerprint(path: Path) -> str:
     files = {
         file.relative_to(path).as_posix(): file
         for part in towers(path)
-        for pattern in (*_WEIGHTS, *_WORDS, *_MODULES)
-        for file in part.glob(pattern)
+        for folder in (part, *(path for kind, path in module_folders(part) if kind == "Dense"))
+        for pattern in (*_WEIGHTS, *_WORDS)
+        for file in folder.glob(pattern)
         if file.is_file()
     }
     return hash_files(files)

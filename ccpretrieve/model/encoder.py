@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ccpretrieve.config import DTYPES, one_of
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import checkpoint
 from ccpretrieve.model.calibration import Calibration, Embeddings
-from ccpretrieve.model.settings import EncoderSettings, read_settings
+from ccpretrieve.model.settings import EncoderSettings, inside, read_settings
 from ccpretrieve.model.tower import Tokens, Tower
 
 
@@ -84,7 +85,7 @@ class Encoder:
         *,
         device: str | None = None,
         dtype: str | None = None,
-        batch_tokens: int = 4096,
+        batch_tokens: int | None = None,
         calibration: Path | None = None,
         **overrides: Any,
     ) -> Self:
@@ -95,7 +96,8 @@ class Encoder:
             device: Any torch device; None for cuda where there is one, else cpu.
             dtype: ``float32``, ``bfloat16`` or ``float16``; None for float32 on the CPU and
                 bfloat16 on a GPU.
-            batch_tokens: Tokens of one forward pass, padding included.
+            batch_tokens: Tokens of one forward pass, padding included; None for 1024 on the CPU,
+                whose caches a larger batch overflows, and 16384 elsewhere.
             calibration: Calibration file; None for the one the settings name, if any.
             **overrides: Fields of :class:`EncoderSettings`, or ``max_length``; None is no wish.
 
@@ -107,7 +109,7 @@ class Encoder:
         settings, source = read_settings(path, name)
         settings = settings.override(**overrides)
         if calibration is None and settings.calibration is not None:
-            calibration = path / settings.calibration
+            calibration = inside(path, settings.calibration)
         where = choose_device(device)
         return cls(
             name,
@@ -117,7 +119,7 @@ class Encoder:
             Calibration.load(calibration) if calibration is not None else None,
             where,
             choose_dtype(dtype, where),
-            batch_tokens,
+            batch_tokens or (1024 if where.type == "cpu" else 16384),
         )
 
     @property
@@ -125,6 +127,12 @@ class Encoder:
         """SHA-256 of weights, sizes and tokenizer; see :func:`checkpoint.fingerprint`."""
         self._fingerprint = self._fingerprint or checkpoint.fingerprint(self.path)
         return self._fingerprint
+
+    @property
+    def calibration_is_own(self) -> bool:
+        """Whether the calibration is the one that the checkpoint itself names."""
+        own, used = self.settings.calibration, self.calibration
+        return own is not None and used is not None and used.path == self.path / own
 
     @property
     def dim(self) -> int:
@@ -264,9 +272,8 @@ def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
     """The type asked for; by default bfloat16 on a GPU and float32 elsewhere."""
     if name is None:
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise UserError(f"unknown dtype {name!r}; allowed: float32, bfloat16, float16")
+    one_of("dtype", name, DTYPES)
+    dtype: torch.dtype = getattr(torch, name)
     return dtype
 
 

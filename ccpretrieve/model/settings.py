@@ -163,6 +163,18 @@ def write_settings(directory: Path, settings: EncoderSettings) -> None:
     write_json(directory / "modules.json", modules)
 
 
+def inside(directory: Path, name: str) -> Path:
+    """A file of a checkpoint by its relative path.
+
+    Raises:
+        UserError: If it would lie outside the checkpoint.
+    """
+    path = directory / name
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise UserError(f"{directory}: names {name!r}, which lies outside it")
+    return path
+
+
 def module_folders(directory: Path) -> list[tuple[str, Path]]:
     """Kind and folder of each sentence-transformers module, in order; empty without any.
 
@@ -174,7 +186,7 @@ def module_folders(directory: Path) -> list[tuple[str, Path]]:
         return []
     try:
         return [
-            (str(module["type"]).rsplit(".", 1)[-1], directory / module["path"])
+            (str(module["type"]).rsplit(".", 1)[-1], inside(directory, module["path"]))
             for module in read_json(path)
         ]
     except (KeyError, TypeError) as error:
@@ -193,16 +205,41 @@ def from_modules(directory: Path) -> dict[str, Any]:
             stated["pooling"] = _pooling(read_json(folder / "config.json"), folder)
         elif kind == "Normalize":
             stated["normalize"] = True
+        elif kind == "Transformer" and folder != directory:
+            raise UserError(
+                f"{directory}: its Transformer in {folder.name}/ is not read; move it up"
+            )
         elif kind not in ("Transformer", "Dense"):
             raise UserError(f"{directory / 'modules.json'}: module {kind} is not implemented here")
-    sizes = directory / "sentence_bert_config.json"
-    length = read_json(sizes).get("max_seq_length") if sizes.is_file() else None
-    if length:
+    if length := _length(directory):
         stated |= {"query_length": length, "passage_length": length}
     more = directory / "config_sentence_transformers.json"
-    if more.is_file():
-        stated |= _prompts(read_json(more), more, normalized=stated.get("normalize", False))
-    return stated
+    return stated | _prompts(_optional(more), more)
+
+
+def _optional(path: Path) -> Mapping[str, Any]:
+    content = read_json(path) if path.is_file() else {}
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: expected an object")
+    return content
+
+
+def _length(directory: Path) -> int | None:
+    """Where sentence-transformers cuts: as stated, else at the tokenizer's or model's length."""
+    sizes = _optional(directory / "sentence_bert_config.json")
+    if sizes.get("do_lower_case"):
+        raise UserError(f"{directory}: do_lower_case is not implemented here")
+    if sizes.get("max_seq_length"):
+        return int(sizes["max_seq_length"])
+    config = _optional(directory / "config.json")
+    rows = config.get("max_position_embeddings")
+    offset = (
+        (config.get("pad_token_id") or 0) + 1 if "roberta" in str(config.get("model_type")) else 0
+    )
+    stated = _optional(directory / "tokenizer_config.json").get("model_max_length")
+    lengths = [stated, rows - offset if rows else None]
+    known_lengths = [int(n) for n in lengths if n is not None and n < 1_000_000]
+    return min(known_lengths, default=None)
 
 
 def _pooling(config: Mapping[str, Any], folder: Path) -> str:
@@ -219,7 +256,7 @@ def _pooling(config: Mapping[str, Any], folder: Path) -> str:
     return names[modes[0]]
 
 
-def _prompts(config: Mapping[str, Any], source: Path, *, normalized: bool) -> dict[str, Any]:
+def _prompts(config: Mapping[str, Any], source: Path) -> dict[str, Any]:
     stated: dict[str, Any] = {}
     prompts = config.get("prompts") or {}
     default = prompts.get(config.get("default_prompt_name"))
@@ -229,9 +266,9 @@ def _prompts(config: Mapping[str, Any], source: Path, *, normalized: bool) -> di
         stated["query_prefix"] = query
     if passage:
         stated["passage_prefix"] = passage
-    similarity = config.get("similarity_fn_name") or ("cosine" if normalized else None)
+    similarity = config.get("similarity_fn_name") or "cosine"  # sentence-transformers' default
     if similarity == "cosine":
         stated |= {"similarity": "cosine", "normalize": True}
-    elif similarity not in (None, "dot", "dot_product"):
+    elif similarity not in ("dot", "dot_product"):
         raise UserError(f"{source}: similarity {similarity!r} is not implemented here")
     return stated

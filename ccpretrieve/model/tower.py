@@ -82,7 +82,7 @@ class Tower:
         return -1 if layer == depth else layer
 
     def _check_length(self, length: int) -> None:
-        limit = max_positions(self.model.config)
+        limit = max_positions(self.model)
         if limit is not None and length > limit:
             raise UserError(
                 f"{self.path}: takes at most {limit} tokens, asked for {length}; "
@@ -168,31 +168,31 @@ class Tower:
         return {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
 
 
-def max_positions(config: Any) -> int | None:
+def max_positions(model: Any) -> int | None:
     """Longest input in tokens, or None if positions are relative.
 
-    RoBERTa's kinds number positions from the padding id + 1, so 514 rows hold 512 tokens.
+    RoBERTa's kinds number positions from the padding row + 1, so 514 rows hold 512 tokens.
     """
-    rows = getattr(config, "max_position_embeddings", None)
-    if rows is None or getattr(config, "position_embedding_type", "absolute") not in (
-        None,
-        "absolute",
-    ):
-        return None
-    offset = config.pad_token_id + 1 if "roberta" in config.model_type else 0
-    return int(rows) - int(offset)
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    if isinstance(table, torch.nn.Embedding):
+        first = 0 if table.padding_idx is None else table.padding_idx + 1
+        return table.num_embeddings - first
+    rows = getattr(model.config, "max_position_embeddings", None)
+    return int(rows) if rows is not None else None
 
 
 def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, Any]:
     """Tokenizer and model; nothing randomly initialised, nothing said about what is unused."""
     from safetensors import SafetensorError
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoTokenizer
 
     try:
         with quiet_transformers():
             # The model first: reading it takes its memory twice, so let nothing else be there yet.
-            model, report = AutoModel.from_pretrained(path, dtype=dtype, output_loading_info=True)
-            tokenizer = AutoTokenizer.from_pretrained(path)
+            model, report = _model(path, dtype)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cannot be loaded as a checkpoint: {reason}") from error
@@ -211,6 +211,31 @@ def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, An
     if tokenizer.pad_token_id is None:
         raise UserError(f"{path}: its tokenizer has no padding token")
     return tokenizer, model
+
+
+def _model(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """The bare Transformer of a checkpoint, and transformers' report of how it was filled.
+
+    DPR's classes wrap a BERT; without a projection its last hidden states are their own. Code that
+    comes with a checkpoint is never run.
+    """
+    import transformers
+
+    options = {"dtype": dtype, "output_loading_info": True, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+    if config.model_type != "dpr":
+        model, report = transformers.AutoModel.from_pretrained(path, **options)
+        return model, report
+    if config.projection_dim:
+        raise UserError(f"{path}: DPR with a projection is not implemented here")
+    kind = (config.architectures or ["DPRQuestionEncoder"])[0]
+    if kind not in ("DPRContextEncoder", "DPRQuestionEncoder"):
+        raise UserError(f"{path}: {kind} encodes neither questions nor passages")
+    del options["trust_remote_code"]
+    wrapper, report = getattr(transformers, kind).from_pretrained(path, **options)
+    inner = wrapper.ctx_encoder if kind == "DPRContextEncoder" else wrapper.question_encoder
+    report["missing_keys"] = {name.split("bert_model.", 1)[-1] for name in report["missing_keys"]}
+    return inner.bert_model, report
 
 
 @contextlib.contextmanager

@@ -7,9 +7,10 @@
 An index that does not fit into memory is searched from the disk; a flat one exactly.
 """
 
+import contextlib
 import logging
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -67,7 +68,9 @@ class Index:
         self.faiss = faiss_index
         self.docids = docids
         self.meta = meta
-        self._encoder = encoder
+        self._encoder: Encoder | None = None
+        if encoder is not None:
+            self.encoder = encoder
 
     @classmethod
     def load(cls, path: str | Path, *, encoder: "Encoder | None" = None) -> Self:
@@ -78,7 +81,8 @@ class Index:
             encoder: Encodes the questions of :meth:`search`; None for the one that made the index.
 
         Raises:
-            UserError: If it is no index, or its ids and vectors disagree.
+            UserError: If it is no index, its ids and vectors disagree, or it was made with another
+                encoder or other settings than those of ``encoder``.
         """
         path = Path(path)
         for name in (INDEX, DOCID):
@@ -110,6 +114,8 @@ class Index:
 
     @encoder.setter
     def encoder(self, encoder: "Encoder") -> None:
+        if self.meta is not None:
+            metadata.refuse_another(self.path, self.meta, encoder)
         self._encoder = encoder
 
     def __len__(self) -> int:
@@ -163,12 +169,12 @@ class Index:
         if not np.isfinite(vectors).all():
             raise ValueError("a question's vector holds a NaN or infinity")
         k = min(hits, len(self))
-        _multiply_matrices_from(4, self.faiss.d)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-        parts = [
-            self.faiss.search(vectors[start : start + _BATCH], k)
-            for start in range(0, len(vectors), _BATCH)
-        ]
+        with _matrix_products(4 * self.faiss.d):
+            parts = [
+                self.faiss.search(vectors[start : start + _BATCH], k)
+                for start in range(0, len(vectors), _BATCH)
+            ]
         if not parts:
             return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
         return np.concatenate([part[0] for part in parts]), np.concatenate([p[1] for p in parts])
@@ -185,6 +191,8 @@ class Index:
             real = rows >= 0
             docids = self.docids.take(rows[real])
             rankings.append(dict(zip(docids, scores[real].tolist(), strict=True)))
+            if len(rankings[-1]) != len(docids):
+                raise UserError(f"{self.path}: names a passage twice in docid; encode again")
         return rankings
 
     def passages(self, rows: Sequence[int]) -> dict[int, Passage]:
@@ -195,23 +203,30 @@ class Index:
         return Store.open(folder).lookup(rows)
 
 
-def _multiply_matrices_from(questions: int, width: int) -> None:
-    """Let FAISS compare by matrix product from so few questions on.
+@contextlib.contextmanager
+def _matrix_products(size: int) -> Iterator[None]:
+    """Let FAISS compare by matrix product from ``size`` numbers of question on, for the block.
 
-    Left alone, FAISS 1.15 compares one by one below 128,000 numbers of question (some 330 questions
-    of 384), which takes about ten times as long a question. The result is the same to rounding.
+    Left alone, FAISS 1.15 compares one by one below 128,000 numbers (some 330 questions of 384),
+    which takes about ten times as long a question. The result is the same to rounding.
     """
     import faiss
 
-    limit = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = min(limit, questions * width)
+    before = faiss.cvar.distance_compute_blas_threshold
+    faiss.cvar.distance_compute_blas_threshold = min(before, size)
+    try:
+        yield
+    finally:
+        faiss.cvar.distance_compute_blas_threshold = before
 
 
 class Lines(Sequence[str]):
     """The lines of a file by number, memory-mapped: eight bytes a line instead of a string.
 
+    A last line without a line feed counts too.
+
     Raises:
-        UserError: If the file is empty or does not end in a line feed.
+        UserError: If the file is empty.
     """
 
     def __init__(self, path: Path) -> None:

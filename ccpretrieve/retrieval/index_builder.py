@@ -4,7 +4,6 @@ A flat index is written block by block, so making it needs no memory for all vec
 is FAISS's own, filled shard by shard. Similarity is the inner product in every kind; HNSW too.
 """
 
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import PARTIAL, atomic, sync_directory, write_json, writing_failed
+from ccpretrieve.files import atomic, write_json
 from ccpretrieve.retrieval import meta as metadata
 from ccpretrieve.retrieval.faiss_index import DOCID, INDEX, Vectors
 from ccpretrieve.retrieval.store import Store
@@ -108,8 +107,12 @@ def _fill(index: Any, store: Store, blocks: Iterator[Vectors], seed: int) -> Any
         except RuntimeError as error:
             reason = " ".join(str(error).split())[-120:]
             raise UserError(f"{len(vectors)} vectors cannot train this index: {reason}") from error
-    for block in blocks:
-        index.add(np.ascontiguousarray(block))
+    try:
+        for block in blocks:
+            index.add(np.ascontiguousarray(block))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[-120:]
+        raise UserError(f"this kind of index cannot be filled so: {reason}") from error
     if lists := _centroids(index):
         # Searching one list of many finds little; a sixteenth of them is FAISS's usual compromise.
         faiss.ParameterSpace().set_index_parameter(index, "nprobe", max(8, lists // 16))
@@ -164,13 +167,10 @@ def sample(store: Store, size: int, seed: int) -> Vectors:
 def _write(index: Any, path: Path) -> None:
     import faiss
 
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        faiss.write_index(index, str(partial))
-    except RuntimeError as error:  # FAISS has no errno; a full disk is the usual reason
-        partial.unlink(missing_ok=True)
-        raise writing_failed(path, OSError(28, "No space left on device")) from error
-    with partial.open("rb+") as stream:
-        os.fsync(stream.fileno())
-    partial.replace(path)
-    sync_directory(path.parent)
+    with atomic(path) as stream:
+        try:
+            writer: Any = getattr(faiss, "PyCallbackIOWriter")(stream.write)  # noqa: B009 - untyped
+            faiss.write_index(index, writer)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[-120:]
+            raise UserError(f"{path}: this kind of index cannot be stored: {reason}") from error

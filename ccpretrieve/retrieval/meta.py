@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import ccpretrieve
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
+from ccpretrieve.model.checkpoint import locate
 from ccpretrieve.retrieval.store import differences
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def describe_encoder(encoder: "Encoder", asked: Mapping[str, Any], language: str
         "calibration": calibration
         and {
             "name": str(calibration.path and calibration.path.resolve()),
+            "own": encoder.calibration_is_own,
             "fingerprint": calibration.fingerprint(),
             "language": language,
         },
@@ -85,12 +87,15 @@ def read(folder: Path) -> Mapping[str, Any] | None:
     return meta
 
 
-def open_encoder(folder: Path, name: str | None, **options: Any) -> "Encoder":
+def open_encoder(
+    folder: Path, name: str | None, *, calibration: Path | None = None, **options: Any
+) -> "Encoder":
     """The encoder that an index was made with, checked to be the same.
 
     Args:
         folder: The index.
         name: Checkpoint, if it is not where the index says or the index says nothing.
+        calibration: Calibration file, if it is not where the index says.
         **options: ``device``, ``dtype`` and ``batch_tokens`` of :meth:`Encoder.load`.
 
     Raises:
@@ -102,28 +107,46 @@ def open_encoder(folder: Path, name: str | None, **options: Any) -> "Encoder":
     if meta is None:
         if name is None:
             raise UserError(f"{folder}: says nothing of its encoder; give --encoder")
-        return Encoder.load(name, **options)
+        return Encoder.load(name, calibration=calibration, **options)
     made = meta["encoder"]
-    calibration = made["calibration"]
-    try:
-        encoder = Encoder.load(
-            name or made["name"],
-            calibration=Path(calibration["name"]) if calibration else None,
-            **options,
-            **made["asked"],
-        )
-    except UserError as error:
-        if name is None and not Path(made["name"]).is_dir():
-            raise UserError(
-                f"{folder}: was made with the encoder {made['name']}, which is not to be had; "
-                "give its place with --encoder"
-            ) from error
-        raise
-    _refuse_another(folder, made, encoder)
+    encoder = Encoder.load(
+        name or _where(folder, made["name"]),
+        calibration=calibration or _calibration(made["calibration"]),
+        **options,
+        **made["asked"],
+    )
+    refuse_another(folder, meta, encoder)
     return encoder
 
 
-def _refuse_another(folder: Path, made: Mapping[str, Any], encoder: "Encoder") -> None:
+def _where(folder: Path, name: str) -> str:
+    """The encoder that made an index, if it still is where it was."""
+    try:
+        locate(name)
+    except UserError as error:
+        raise UserError(
+            f"{folder}: was made with the encoder {name}, which is not to be had ({error}); "
+            "give its place with --encoder"
+        ) from error
+    return name
+
+
+def _calibration(made: Mapping[str, Any] | None) -> Path | None:
+    """The file an index was calibrated with; None for none, or for the checkpoint's own."""
+    if made is None or made["own"]:
+        return None
+    if not Path(made["name"]).is_file():
+        raise UserError(f"{made['name']}: the calibration is not there; name it by --calibration")
+    return Path(made["name"])
+
+
+def refuse_another(folder: Path, meta: Mapping[str, Any], encoder: "Encoder") -> None:
+    """Fail unless an encoder is the one that an index was made with.
+
+    Raises:
+        UserError: If weights, settings or calibration differ; both are named.
+    """
+    made = meta["encoder"]
     now = describe_encoder(encoder, made["asked"], "")
     if now["fingerprint"] != made["fingerprint"]:
         raise UserError(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import PARTIAL, slug
+from ccpretrieve.retrieval import meta
 
 INDEXES, RUNS = Path("indexes"), Path("runs")
 
@@ -32,16 +33,30 @@ def index_folder(corpus: str, tag: str, part: tuple[int, int] = (0, 1)) -> Path:
 
 
 def indexes(corpus: str | None = None) -> list[Path]:
-    """Finished index folders under ``indexes/``, of one corpus or all, by name."""
+    """Finished index folders under ``indexes/``, by name.
+
+    Args:
+        corpus: Only those whose ``meta.json`` names this corpus; None for all, Pyserini's too.
+    """
     if not INDEXES.is_dir():
         return []
-    return sorted(
+    found = (path for path in sorted(INDEXES.iterdir()) if (path / "index").is_file())
+    return [
         path
-        for path in INDEXES.iterdir()
-        if (path / "index").is_file()
-        and not path.name.endswith(PARTIAL)
-        and (corpus is None or path.name.startswith(f"{corpus}."))
-    )
+        for path in found
+        if not path.name.endswith(PARTIAL) and (corpus is None or corpus == _corpus_of(path))
+    ]
+
+
+def _corpus_of(index: Path) -> str | None:
+    content = meta.read(index)
+    return content["corpus"]["name"] if content else None
+
+
+def topics_name(path: Path) -> str:
+    """A file of topics in file names: its own name, and its folder's if it says only the split."""
+    stem = re.sub(r"(\.(tsv|txt|jsonl|json|gz))+$", "", path.name)
+    return slug(f"{path.absolute().parent.name}.{stem}" if stem.startswith("topic.") else stem)
 
 
 def run_file(topics: str, tag: str) -> Path:

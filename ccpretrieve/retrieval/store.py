@@ -10,6 +10,7 @@ several machines take every n-th shard and their folders put together are the fo
 counts once the manifest names it; it is named last, after both files are on disk.
 """
 
+import bisect
 import dataclasses
 import hashlib
 import itertools
@@ -90,17 +91,15 @@ class Store:
             store._refuse_foreign_files()
             store._write_manifest()
             return store
-        store = cls.open(path)
+        store = cls._read(path)
+        store._forget_missing()
+        store._refuse_foreign_files()
         if changed := differences(store.recipe, recipe):
             raise UserError(
                 f"{path.parent}: was begun differently: {'; '.join(changed)}; "
                 "choose another --output or --tag, or remove that folder"
             )
-        if store.part != part:
-            raise UserError(
-                f"{path.parent}: holds part {store.part[0]} of {store.part[1]}, not "
-                f"{part[0]} of {part[1]}; choose another --output"
-            )
+        store.check_part(part)
         return store
 
     @classmethod
@@ -110,6 +109,12 @@ class Store:
         Raises:
             UserError: If there is no manifest, it is not ours, or files are missing or foreign.
         """
+        store = cls._read(path)
+        store._refuse_foreign_files()
+        return store
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
         if not (path / MANIFEST).is_file():
             raise UserError(f"{path}: no {MANIFEST}; this folder holds no embedding shards of ours")
         content = read_json(path / MANIFEST)
@@ -118,18 +123,42 @@ class Store:
                 raise UserError(f"{path / MANIFEST}: format {content['format']} is not known here")
             shards = [Shard(**shard) for shard in content["shards"]]
             part = (int(content["part"][0]), int(content["part"][1]))
-            store = cls(path, content["recipe"], part, {shard.number: shard for shard in shards})
+            return cls(path, content["recipe"], part, {shard.number: shard for shard in shards})
         except (KeyError, TypeError, IndexError) as error:
             raise UserError(f"{path / MANIFEST}: not a manifest of ours: {error!r}") from error
-        store._refuse_foreign_files()
-        return store
+
+    def check_part(self, part: tuple[int, int]) -> None:
+        """Fail unless this is the folder of that machine among that many.
+
+        Raises:
+            UserError: Naming both.
+        """
+        if self.part != part:
+            raise UserError(
+                f"{self.path.parent}: holds part {self.part[0]} of {self.part[1]}, not "
+                f"{part[0]} of {part[1]}; choose another --output"
+            )
+
+    def _forget_missing(self) -> None:
+        """Drop shards from the manifest whose files were removed, so that they are made again."""
+        gone = {
+            number
+            for number in self.shards
+            if not all((self.path / name).exists() for name in self._names(number))
+        }
+        if gone:
+            self.shards = {n: shard for n, shard in self.shards.items() if n not in gone}
+            self._write_manifest()
 
     def _refuse_foreign_files(self) -> None:
         names = {file.name for file in self.path.iterdir()}
         unfinished = {name for name in names if name.endswith(PARTIAL)}
         ours = {MANIFEST, *itertools.chain.from_iterable(map(self._names, self.shards))}
         if missing := sorted(ours - names - {MANIFEST}):
-            raise UserError(f"{self.path}: shard file {missing[0]} is missing; encode again")
+            raise UserError(
+                f"{self.path}: shard file {missing[0]} is missing; remove {self.path.parent} and "
+                "encode again"
+            )
         # A kill between a shard's files and its line in the manifest leaves numbered files.
         unlisted = {name for name in names - ours - unfinished if not _is_shard_name(name)}
         if unlisted:
@@ -175,7 +204,7 @@ class Store:
             count=len(passages),
             tokens=tokens,
             truncated=truncated,
-            empty=sum(not (p.text.strip() or p.title.strip()) for p in passages),
+            empty=sum(passage.is_empty for passage in passages),
             vectors=_save(self.path / vectors_name, vectors),
             passages=_save_bytes(self.path / passages_name, lines),
         )
@@ -208,6 +237,12 @@ class Store:
         """
         wanted, size = self.recipe["corpus"]["passages"], self.recipe["shard_size"]
         numbers = range(self.part[0], -(-wanted // size), self.part[1])
+        for number, shard in self.shards.items():
+            if number not in numbers or shard.count != min(size, wanted - number * size):
+                raise UserError(
+                    f"{self.path.parent}: shard {number} holds {shard.count} passages and does not "
+                    f"belong among {wanted}; remove that folder and encode again"
+                )
         if missing := [number for number in numbers if number not in self.shards]:
             raise UserError(
                 f"{self.path.parent}: shard {missing[0]} is missing"
@@ -252,20 +287,22 @@ class Store:
             with (self.path / name).open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
                     raise UserError(
-                        f"{self.path / name}: changed since it was written; encode again"
+                        f"{self.path / name}: changed since it was written; remove it and run "
+                        "the encode command again"
                     )
 
     def lookup(self, rows: Sequence[int]) -> dict[int, Passage]:
         """The passages at rows of the whole store; each shard is read at most once."""
-        wanted = sorted(set(rows))
+        shards = list(self.shards.values())
+        ends = list(itertools.accumulate(shard.count for shard in shards))
+        by_shard: dict[int, set[int]] = {}
+        for row in rows:
+            by_shard.setdefault(bisect.bisect_right(ends, row), set()).add(row)
         found: dict[int, Passage] = {}
-        first = 0
-        for shard in self.shards.values():
-            here = {row - first for row in wanted if first <= row < first + shard.count}
-            if here:
-                lines = itertools.islice(self.passages(shard), max(here) + 1)
-                found |= {first + row: p for row, p in enumerate(lines) if row in here}
-            first += shard.count
+        for place, wanted in sorted(by_shard.items()):
+            first = ends[place] - shards[place].count
+            lines = itertools.islice(self.passages(shards[place]), max(wanted) - first + 1)
+            found |= {row: p for row, p in enumerate(lines, first) if row in wanted}
         return found
 
 
