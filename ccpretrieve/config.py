@@ -124,6 +124,8 @@ class EncodeConfig(DataConfig):
     dry_run: Annotated[bool, Switch] = False
 
     def __post_init__(self) -> None:
+        if not self.corpus.strip():
+            raise UserError("--corpus is empty; give a name, a folder or a file")
         one_of("pooling", self.pooling, POOLINGS)
         one_of("title", self.title, TITLES)
         one_of("similarity", self.similarity, SIMILARITIES)

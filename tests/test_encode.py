@@ -150,6 +150,88 @@ def test_the_parts_of_two_machines_merge_into_the_index_of_one(corpus, tiny_chec
     assert content(merged) == before
 
 
+def test_a_part_is_not_taken_for_the_whole_nor_for_another_part(corpus, tiny_checkpoint):
+    out = Path("indexes/x")
+    encode.run(config(corpus, tiny_checkpoint, output=out, shard_id=0, shard_num=2))
+    for wanted in ({"shard_id": 1, "shard_num": 2}, {}):
+        with pytest.raises(UserError, match="holds part 0 of 2, not"):
+            encode.run(config(corpus, tiny_checkpoint, output=out, **wanted))
+
+
+def test_index_leaves_a_half_finished_encode_alone(corpus, tiny_checkpoint):
+    folder = encode.run(config(corpus, tiny_checkpoint))
+    half = folder.with_name("half.partial")
+    (half / FOLDER).mkdir(parents=True)
+    (half / FOLDER / "00000.npy").write_text("precious")
+    with pytest.raises(UserError, match="--factory 'HNSW8x'"):
+        index.run(
+            IndexConfig(embeddings=(folder,), factory="HNSW8x", output=folder.with_name("half"))
+        )
+    assert (half / FOLDER / "00000.npy").read_text() == "precious"
+
+
+def test_a_damaged_shard_is_named_and_made_again(corpus, tiny_checkpoint):
+    whole = content(encode.run(config(corpus, tiny_checkpoint, tag="whole")))
+
+    def stop(store):
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "check_complete", stop)
+        with pytest.raises(Killed):
+            encode.run(config(corpus, tiny_checkpoint))
+    damaged = Path("indexes/wiki.tiny-xlmr.partial/shards/00001.npy")
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"abcd")
+    with pytest.raises(UserError, match=r"00001\.npy: changed .* remove it and run the encode"):
+        encode.run(config(corpus, tiny_checkpoint))
+    damaged.unlink()
+    assert content(encode.run(config(corpus, tiny_checkpoint))) == whole
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_noticed(corpus, tiny_checkpoint, monkeypatch):
+    taken = encode.take_census
+
+    def then_shorten(*args, **kwargs):
+        census = taken(*args, **kwargs)
+        write(corpus, DOCS[:-2])
+        return census
+
+    monkeypatch.setattr(encode, "take_census", then_shorten)
+    with pytest.raises(UserError, match="changed while it was being read"):
+        encode.run(config(corpus, tiny_checkpoint))
+    assert not Path("indexes/wiki.tiny-xlmr").exists()
+
+
+def test_killed_at_any_write_it_ends_with_the_same_bytes(corpus, tiny_checkpoint):
+    """Every fsync and every renaming is a moment to die at; none of them may show in the end."""
+    whole = content(encode.run(config(corpus, tiny_checkpoint, tag="whole")))
+    moments = [(os, "fsync"), (Path, "replace"), (Path, "rename")]
+
+    def dying(original, counts, at):
+        def call(*args, **kwargs):
+            counts.append(1)
+            if len(counts) == at:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    at, killed = 0, True
+    while killed:
+        at, counts = at + 1, []
+        wanted = config(corpus, tiny_checkpoint, tag=f"killed{at}")
+        with pytest.MonkeyPatch.context() as patch:
+            for owner, name in moments:
+                patch.setattr(owner, name, dying(getattr(owner, name), counts, at))
+            try:
+                encode.run(wanted)
+                killed = False
+            except Killed:
+                pass
+        assert content(encode.run(wanted)) == whole
+    assert at > 30  # three shards of two files and a manifest each, index, docid, meta, the folder
+
+
 def test_no_result_depends_on_the_batch_or_the_shard(corpus, tiny_checkpoint):
     a = encode.run(config(corpus, tiny_checkpoint, tag="a", batch_tokens=70, shard_size=3))
     b = encode.run(config(corpus, tiny_checkpoint, tag="b", batch_tokens=9000, shard_size=100))
@@ -294,13 +376,9 @@ def test_a_full_disk_keeps_the_shards_and_the_command_goes_on(corpus, tiny_check
     assert content(encode.run(config(corpus, tiny_checkpoint))) == whole
 
 
-def test_no_permission_to_write_is_one_line(corpus, tiny_checkpoint, monkeypatch):
-    def refuse(path, *args, **kwargs):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(UserError, match="no permission to write"):
-        encode.run(config(corpus, tiny_checkpoint))
+def test_a_place_that_cannot_be_written_is_one_line(corpus, tiny_checkpoint):
+    with pytest.raises(UserError, match=r"/proc/self/x\.partial: "):
+        encode.run(config(corpus, tiny_checkpoint, output=Path("/proc/self/x")))
 
 
 def test_an_output_that_is_something_else_is_left_alone(corpus, tiny_checkpoint, tmp_path):

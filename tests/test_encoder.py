@@ -11,7 +11,7 @@ from ccpretrieve.model import random_checkpoint
 from ccpretrieve.model.calibration import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder, batches
 from ccpretrieve.model.settings import EncoderSettings
-from ccpretrieve.model.tower import max_positions
+from ccpretrieve.model.tower import Tower, max_positions
 
 PASSAGES = [
     Passage("1", "a b c", "The Nile"),
@@ -123,6 +123,22 @@ def test_no_result_depends_on_the_batch(tiny_checkpoint, title):
     ]
     np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
     np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
+def test_fused_layers_are_the_layers_of_transformers(tiny_checkpoint, tmp_path, kind):
+    path = bert(tmp_path / "bert") if kind == "bert" else tiny_checkpoint
+    tower = Tower(path, Encoder.load(path).settings, torch.device("cpu"), torch.float32)
+    assert tower.fused is not None
+    texts = ["a b c", "d", "e f g h a b c"]
+    for batch in (list(tower.tokenize(texts, 20)), list(tower.tokenize(["a b", "c d"], 20))):
+        with torch.enable_grad():
+            expected = tower.forward(batch)  # transformers' own layers
+        assert expected.requires_grad
+        with torch.inference_mode():
+            torch.testing.assert_close(
+                tower.forward(batch), expected.detach(), atol=1e-6, rtol=1e-5
+            )
 
 
 def test_batches_hold_every_text_once_within_the_budget():

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import faiss
 import numpy as np
 import pytest
@@ -59,10 +61,15 @@ def test_flat_search_equals_a_matrix_product(store, tmp_path):
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
 
 
-def test_an_index_larger_than_memory_gives_the_same_result(store, tmp_path, monkeypatch):
+def test_an_index_larger_than_memory_is_mapped_and_gives_the_same_result(
+    store, tmp_path, monkeypatch
+):
     index = built(store, tmp_path / "flat", "Flat")
+    file = str((tmp_path / "flat" / "index").resolve())
+    assert f"{file}\n" not in Path("/proc/self/maps").read_text()
     monkeypatch.setattr(faiss_index, "free_memory", lambda: 1)
     mapped = Index.load(tmp_path / "flat")
+    assert f"{file}\n" in Path("/proc/self/maps").read_text()
     for ours, theirs in zip(
         mapped.search_vectors(QUERIES, 10), index.search_vectors(QUERIES, 10), strict=True
     ):
@@ -75,7 +82,7 @@ def test_search_over_shards_equals_search_over_the_index(store, tmp_path):
         scores, rows = exact(store, QUERIES, hits)
         expected_scores, expected_rows = index.search_vectors(QUERIES, hits)
         np.testing.assert_array_equal(rows, expected_rows)
-        np.testing.assert_allclose(scores, expected_scores, rtol=1e-5)
+        np.testing.assert_allclose(scores, expected_scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +123,22 @@ def test_questions_of_another_width_or_without_a_number_are_refused(store, tmp_p
         index.search_vectors(QUERIES[:, :8], 3)
     with pytest.raises(ValueError, match="NaN or infinity"):
         index.search_vectors(np.full((1, DIM), np.nan, dtype=np.float32), 3)
+
+
+def test_faiss_is_left_as_it_was(store, tmp_path):
+    index = built(store, tmp_path / "flat", "Flat")
+    before = faiss.cvar.distance_compute_blas_threshold
+    index.search_vectors(QUERIES, 3)
+    assert faiss.cvar.distance_compute_blas_threshold == before
+
+
+def test_a_passage_named_twice_is_an_error_and_no_lost_hit(store, tmp_path):
+    index = built(store, tmp_path / "flat", "Flat")
+    assert len(index.rank(QUERIES, COUNT)[0]) == COUNT
+    docid = tmp_path / "flat" / "docid"
+    docid.write_text(docid.read_text().replace("d499\n", "d498\n"))
+    with pytest.raises(UserError, match="names a passage twice"):
+        Index.load(tmp_path / "flat").rank(QUERIES, COUNT)
 
 
 def test_a_sample_is_drawn_without_replacement_and_again_the_same(store):

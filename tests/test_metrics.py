@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -217,20 +216,6 @@ def test_a_metric_is_named_in_any_case_and_counted_once():
     assert Metric.parse("nDCG@10").name == "ndcg@10"
     assert Metric.parse("ndcg@10").label == "nDCG@10"
     assert list(score({"q": {"d": 1}}, {"q": {"d": 1.0}}, ["MRR", "mrr"]).mean) == ["mrr"]
-
-
-def test_a_thousand_topics_take_less_than_two_seconds_of_cpu():
-    rng = np.random.default_rng(0)
-    qrels = {f"q{t}": {f"d{t}_{i}": 1 for i in range(3)} for t in range(1000)}
-    run = {
-        topic: {d: float(rng.normal()) for d in [*grades, *map("x{}".format, range(97))]}
-        for topic, grades in qrels.items()
-    }
-    metrics = ["mrr@100", "recall@100", "ndcg@10", "hits@100"]
-    score(qrels, run, metrics)  # compiles, if ranx never ran here
-    begun = time.process_time()
-    score(qrels, run, metrics)
-    assert time.process_time() - begun < 2
 
 
 def test_ranx_is_imported_without_a_warning_where_it_was_never_compiled(tmp_path):

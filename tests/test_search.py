@@ -11,6 +11,7 @@ from ccpretrieve import encode, index, search
 from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import random_checkpoint
+from ccpretrieve.model.calibration import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.retrieval.faiss_index import Index
 from ccpretrieve.retrieval.runfile import read_run
@@ -138,6 +139,71 @@ def test_another_encoder_is_refused_with_both_named(made, tmp_path):
         search.run(SearchConfig("x", encoder=str(other)))
 
 
+def test_an_index_takes_no_other_encoder_from_python_either(made, tiny_checkpoint, tmp_path):
+    other = random_checkpoint.build(tmp_path / "other", ["a b c"], vocabulary=270, seed=5)
+    with pytest.raises(
+        UserError, match=r"was made with the encoder .*tiny-xlmr.* not with .*other"
+    ):
+        Index.load(made, encoder=Encoder.load(other))
+    with pytest.raises(UserError, match="settings pooling was 'mean', now 'cls'"):
+        Index.load(made, encoder=Encoder.load(tiny_checkpoint, pooling="cls"))
+    assert Index.load(made, encoder=Encoder.load(tiny_checkpoint)).search(["fact"], 1)
+
+
+def test_another_tag_is_an_error_and_a_longer_name_is_another_corpus(folder, made, tiny_checkpoint):
+    with pytest.raises(UserError, match="no index is tagged 'nonexist'"):
+        search.run(SearchConfig("x", tag="nonexist"))
+    longer = folder.rename(folder.with_name("facts.2024"))
+    with pytest.raises(UserError, match=r"no index of .*facts\.2024 in indexes/"):
+        search.run(SearchConfig("x", corpus=str(longer)))
+
+
+def test_topics_of_two_folders_do_not_write_the_same_run(made, tmp_path):
+    runs = set()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "topic.test.tsv").write_text("7\tfact number 5\n")
+        config = SearchConfig(index=made, topics=str(tmp_path / name / "topic.test.tsv"))
+        runs.add(str(search.run(config)))
+    assert runs == {f"runs/{name}.topic.test.tiny-xlmr.trec" for name in "ab"}
+
+
+def test_a_calibrated_index_is_searched_with_calibrated_questions(
+    folder, tiny_checkpoint, tmp_path
+):
+    raw = Encoder.load(tiny_checkpoint, normalize=False)
+    docs = [(f"T{i}", f"fact number {i} a b c") for i in range(12)]
+    questions = ["fact number 3", "what is a b c"]
+    spreads = {
+        "en": Spread.fit(raw.encode_passages(docs)),
+        "ja": Spread.fit(raw.encode_queries([*questions, "x y", "z"])),
+    }
+    file = tmp_path / "c.safetensors"
+    Calibration(spreads).save(file)
+    config = EncodeConfig(
+        corpus=str(folder), encoder=str(tiny_checkpoint), calibration=file, lang="en", quiet=True
+    )
+    made = encode.run(config)
+    run = search.run(SearchConfig(index=made, topics=str(folder), lang="ja"))
+
+    def unit(vectors):
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    passages = unit(spreads["en"].transform(raw.encode_passages(docs)))
+    queries = unit(spreads["ja"].transform(raw.encode_queries(questions)))
+    scores = (queries @ passages.T)[0]
+    assert read_run(run)["1"] == pytest.approx({f"d{i}": scores[i] for i in range(12)}, abs=1e-5)
+    with pytest.raises(UserError, match="give --lang"):
+        search.run(SearchConfig("x", index=made))
+    file.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="the calibration is not there; name it by --calibration"):
+        search.run(SearchConfig("x", index=made, lang="ja"))
+    assert search.run(SearchConfig("x", index=made, lang="ja", calibration=tmp_path / "moved"))
+    Calibration({**spreads, "ja": spreads["en"]}).save(file)
+    with pytest.raises(UserError, match="the calibration file is another one"):
+        search.run(SearchConfig("x", index=made, lang="ja"))
+
+
 def test_a_checkpoint_that_moved_is_found_by_its_new_name(folder, tiny_checkpoint, tmp_path):
     import shutil
 
@@ -199,8 +265,8 @@ def test_index_refuses_what_it_cannot_make_and_leaves_nothing(made):
     before = sorted(path.name for path in Path("indexes").iterdir())
     with pytest.raises(UserError, match="--factory 'Flatt'"):
         index.run(IndexConfig(embeddings=(made,), factory="Flatt"))
-    with pytest.raises(UserError, match="exists; remove it or choose another --output"):
-        index.run(IndexConfig(embeddings=(made,)))
+    with pytest.raises(UserError, match="exists; choose another --output"):
+        index.run(IndexConfig(embeddings=(made,), output=made))
     with pytest.raises(UserError, match="--embeddings absent: no such folder"):
         index.run(IndexConfig(embeddings=(Path("absent"),)))
     assert sorted(path.name for path in Path("indexes").iterdir()) == before

@@ -95,6 +95,8 @@ class HubCorpus(Corpus):
     """
 
     def __init__(self, dataset: str, config: str | None = None) -> None:
+        if not dataset:
+            raise UserError("hf: names no data set; write hf:<dataset> or hf:<dataset>:<config>")
         self.dataset = dataset
         self.config = config
         self.source = f"hf:{dataset}:{config}" if config else f"hf:{dataset}"
@@ -165,7 +167,12 @@ def _record(source: str, line: int, fields: Mapping[str, Any]) -> Record:
 @contextlib.contextmanager
 def _fetching(source: str, *failures: type[Exception]) -> Iterator[None]:
     """Say in one line what a library met while it fetched or read a data set."""
-    kinds: tuple[type[Exception], ...] = (OSError, EOFError, RuntimeError, ValueError, *failures)
+    kinds: tuple[type[Exception], ...] = (
+        *(OSError, EOFError, RuntimeError, ValueError, LookupError),
+        *failures,
+    )
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries, line by line
+    logging.getLogger("ir_datasets").setLevel(logging.ERROR)
     try:
         yield
     except UserError:

@@ -21,10 +21,13 @@ from torch import Tensor
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
+from ccpretrieve.model.fused import FusedLayers
 from ccpretrieve.model.settings import EncoderSettings, module_folders
 
 #: Architectures whose hidden states of layer N do not depend on later layers nor on a last norm.
 _STACKED = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
+#: Those among them whose layer is BERT's own.
+_FUSED = {"bert", "roberta", "xlm-roberta", "camembert"}
 #: Texts tokenised by one call; bounds the tokenizer's own bookkeeping, which dwarfs the ids.
 _CHUNK = 512
 
@@ -66,6 +69,7 @@ class Tower:
         self.model.to(device).eval()
         self.pooling = settings.pooling
         self.layer = self._use_layers(settings.layer)
+        self.fused = self._fuse()
         self.dense = [_Dense(folder, device, dtype) for folder in _dense_folders(path)]
         self.dim = self.dense[-1].width if self.dense else int(self.model.config.hidden_size)
         for length in (settings.query_length, settings.passage_length):
@@ -80,6 +84,14 @@ class Tower:
             self.model.encoder.layer = self.model.encoder.layer[:layer]
             return -1
         return -1 if layer == depth else layer
+
+    def _fuse(self) -> FusedLayers | None:
+        """The faster way through the layers, where their last states are all that is needed."""
+        config = self.model.config
+        relative = getattr(config, "position_embedding_type", "absolute") not in (None, "absolute")
+        if config.model_type not in _FUSED or relative or self.layer != -1:
+            return None
+        return FusedLayers(self.model) if self.pooling != "pooler" else None
 
     def _check_length(self, length: int) -> None:
         limit = max_positions(self.model)
@@ -134,10 +146,14 @@ class Tower:
             Shape ``(B, D)``, float32, not normalised.
         """
         inputs = self._pad(batch)
+        if self.fused is not None and not torch.is_grad_enabled():
+            return self._finish(self._pool(self.fused(inputs), inputs["attention_mask"], None))
         everything = self.layer != -1
         output = self.model(**inputs, output_hidden_states=everything)
         states = output.hidden_states[self.layer] if everything else output.last_hidden_state
-        pooled = self._pool(states, inputs["attention_mask"], output)  # (B, H)
+        return self._finish(self._pool(states, inputs["attention_mask"], output))
+
+    def _finish(self, pooled: Tensor) -> Tensor:
         for dense in self.dense:
             pooled = dense(pooled)
         return pooled.float()

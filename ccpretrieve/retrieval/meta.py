@@ -125,7 +125,7 @@ def _where(folder: Path, name: str) -> str:
         locate(name)
     except UserError as error:
         raise UserError(
-            f"{folder}: was made with the encoder {name}, which is not to be had ({error}); "
+            f"{folder}: was made with the encoder {name}, which is not to be had; "
             "give its place with --encoder"
         ) from error
     return name
