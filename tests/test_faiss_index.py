@@ -216,6 +216,17 @@ def test_lines_are_found_by_number_whatever_ends_them(tmp_path, text):
         lines[3]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_many_lines_at_once_are_the_same_as_one_by_one(tmp_path, end):
+    (tmp_path / "docid").write_bytes("".join(f"山{i}{end}" for i in range(50)).encode())
+    rows = np.random.default_rng(0).integers(0, 50, size=2000)
+    expected = [f"山{row}" for row in rows]
+    lines = Lines(tmp_path / "docid")
+    assert [lines[int(row)] for row in rows[:100]] == expected[:100]
+    assert lines.take(rows) == expected
+    assert lines.take(rows[:5]) == expected[:5]
+
+
 def test_lines_in_other_scripts_survive(tmp_path):
     (tmp_path / "docid").write_text("富士山#0\nпривет\u2028\n", newline="\n")
     assert list(Lines(tmp_path / "docid")) == ["富士山#0", "привет\u2028"]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 INDEX, DOCID = "index", "docid"
 #: Questions searched together; bounds the score matrix, not the result.
 _BATCH = 1024
+#: Ids of an index up to this size are kept as strings once many are asked for: some 70 bytes each.
+_KEPT = 1_000_000
 
 logger = logging.getLogger(__name__)
 Vectors = NDArray[np.float32]
@@ -186,13 +188,16 @@ class Index:
             vectors: Shape ``(N, D)``, float32, finite.
             hits: Most passages a vector.
         """
-        rankings = []
-        for scores, rows in zip(*self.search_vectors(vectors, hits), strict=True):
-            real = rows >= 0
-            docids = self.docids.take(rows[real])
-            rankings.append(dict(zip(docids, scores[real].tolist(), strict=True)))
-            if len(rankings[-1]) != len(docids):
+        scores, rows = self.search_vectors(vectors, hits)
+        real = rows >= 0
+        docids, values = self.docids.take(rows[real]), scores[real].tolist()
+        rankings, start = [], 0
+        for count in real.sum(axis=1).tolist():
+            end = start + count
+            rankings.append(dict(zip(docids[start:end], values[start:end], strict=True)))
+            if len(rankings[-1]) != count:
                 raise UserError(f"{self.path}: names a passage twice in docid; encode again")
+            start = end
         return rankings
 
     def passages(self, rows: Sequence[int]) -> dict[int, Passage]:
@@ -230,6 +235,7 @@ class Lines(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
+        self._strings: list[str] | None = None  # of a small file, once many lines were asked for
         if path.stat().st_size == 0:
             raise UserError(f"{path}: is empty; encode again")
         with path.open("rb") as stream:
@@ -252,6 +258,11 @@ class Lines(Sequence[str]):
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> list[str]:
         """Many lines at once, by number from 0; several times faster than one by one."""
         picked = np.asarray(rows, dtype=np.int64)
+        if self._strings is None and len(picked) >= 1000 and len(self) <= _KEPT:
+            text = self._bytes[:].decode()
+            self._strings = [line.removesuffix("\r") for line in text.split("\n")]
+        if self._strings is not None:
+            return list(map(self._strings.__getitem__, picked.tolist()))
         ends = self._ends[picked]
         starts = np.where(picked == 0, 0, self._ends[picked - 1] + 1)
         content = self._bytes
