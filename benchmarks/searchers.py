@@ -118,7 +118,7 @@ def ours_with_run(settings: dict[str, Any]) -> Tool:
 
     encoder: Any = _Given()
     index = Index.load(settings["index"], encoder=encoder)
-    path = Path(settings["index"]) / "speed.trec"
+    path = Path(settings["index"]).with_name("speed.trec")
     config = SearchConfig(topics="speed", output=path, hits=settings["hits"], tag="speed")
     count = len(np.load(settings["queries"], mmap_mode="r"))
     topics = [Topic(str(number), "given as a vector") for number in range(count)]

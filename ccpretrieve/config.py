@@ -19,6 +19,7 @@ TITLES = ("pair", "join", "drop")
 SIMILARITIES = ("dot", "cosine")
 DTYPES = ("float32", "bfloat16", "float16")
 FORMATS = ("text", "json", "markdown", "latex")
+MOST_IN_A_SHARD = 10_000_000
 ON_DUPLICATE = ("error", "first")
 
 #: A repeatable flag: ``--run a --run b`` and ``--run a b`` are the same.
@@ -134,6 +135,8 @@ class EncodeConfig(DataConfig):
         at_least("--max-length", self.max_length, 4)
         at_least("--batch-tokens", self.batch_tokens, 1)
         at_least("--shard-size", self.shard_size, 1)
+        if self.shard_size > MOST_IN_A_SHARD:
+            raise UserError(f"--shard-size can be {MOST_IN_A_SHARD} at most, got {self.shard_size}")
         at_least("--shard-num", self.shard_num, 1)
         if not 0 <= self.shard_id < self.shard_num:
             raise UserError(
@@ -166,6 +169,7 @@ class IndexConfig(Config):
         if not self.embeddings:
             raise UserError("--embeddings needs a folder that `python -m ccpretrieve.encode` wrote")
         at_least("--queries", self.queries, 0)
+        at_least("--seed", self.seed, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

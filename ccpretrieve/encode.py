@@ -20,6 +20,7 @@ from ccpretrieve.commandline import command
 from ccpretrieve.config import EncodeConfig
 from ccpretrieve.data.census import Census, kept, take_census
 from ccpretrieve.data.corpus import Corpus
+from ccpretrieve.data.languages import language
 from ccpretrieve.data.records import Passage
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError
@@ -120,11 +121,11 @@ def _prepare(config: EncodeConfig) -> Job:
         **{name: getattr(config, name) for name in SETTINGS},
     )
     encoder.load_passages()  # what is wrong with the weights is said before the corpus is read
-    language = config.lang or corpus.language
+    spoken = language(config.lang).code if config.lang else corpus.language
     tag = names.check_tag(config.tag or names.tag_of(encoder.name))
     part = (config.shard_id, config.shard_num)
     output = config.output or names.index_folder(corpus.name, tag, part)
-    return Job(config, corpus, encoder, language, output)
+    return Job(config, corpus, encoder, spoken, output)
 
 
 def _describe(job: Job, census: Census) -> str:

@@ -16,7 +16,8 @@ from ccpretrieve.commandline import command
 from ccpretrieve.config import IndexConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import PARTIAL, finish, make_directory, only_writer, slug
-from ccpretrieve.retrieval.store import FOLDER, Store, merge
+from ccpretrieve.retrieval.merge import merge
+from ccpretrieve.retrieval.store import FOLDER, Store
 
 if TYPE_CHECKING:
     from ccpretrieve.retrieval.faiss_index import Index
@@ -106,8 +107,13 @@ def report(config: IndexConfig, output: Path, store: Store, seconds: float) -> N
         found = recall(Index.load(output), config.queries, config.seed)
         logger.info(
             "recall@%d against the flat index on %d sampled passages: %.4f",
-            *(min(DEPTH, store.count), min(config.queries, store.count), found),
+            *(_depth(store), min(config.queries, store.count), found),
         )
+
+
+def _depth(store: Store) -> int:
+    """100, or a tenth of a small collection, all of which any index would find."""
+    return min(DEPTH, max(1, store.count // 10))
 
 
 def recall(index: "Index", queries: int, seed: int) -> float:
@@ -122,8 +128,8 @@ def recall(index: "Index", queries: int, seed: int) -> float:
 
     store = Store.open(index.path / index.meta["embeddings"])
     vectors = sample(store, queries, seed)
-    _, truth = exact(store, vectors, DEPTH)
-    _, rows = index.search_vectors(vectors, DEPTH)
+    _, truth = exact(store, vectors, _depth(store))
+    _, rows = index.search_vectors(vectors, _depth(store))
     found = sum(len(set(a) & set(b)) for a, b in zip(truth.tolist(), rows.tolist(), strict=True))
     return found / truth.size
 

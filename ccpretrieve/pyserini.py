@@ -29,6 +29,7 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -132,6 +133,7 @@ def prepare(
         UserError: If it cannot be loaded, or a flag contradicts its settings.
     """
     from ccpretrieve.model.encoder import Encoder
+    from ccpretrieve.retrieval import meta
     from ccpretrieve.retrieval.pyserini_plugin import KEY
 
     parts = _split(arguments, (own, *others))
@@ -140,7 +142,12 @@ def prepare(
     if asked.encoder is None or ours.encoder_class not in (None, KEY):
         return list(arguments), None, ""
     dtype = "float16" if asked.fp16 else None
-    encoder = Encoder.load(asked.encoder, device=asked.device, dtype=dtype)
+    options = {"device": asked.device, "dtype": dtype}
+    index = Path(asked.index) if asked.index else None
+    if own != "encoder" and index is not None and (index / meta.FILE).is_file():
+        encoder = meta.open_encoder(index, asked.encoder, **options)  # refuses another one
+    else:
+        encoder = Encoder.load(asked.encoder, **options)
     added = ["--encoder-class", _STAND_IN, "--device", str(encoder.device)]
     if own == "encoder":
         fields = _fields(asked, parts.get("input", []))
@@ -181,7 +188,7 @@ def _ours() -> argparse.ArgumentParser:
 def _known() -> argparse.ArgumentParser:
     """The flags of Pyserini that say something about the encoder; None where they are not given."""
     parser = _parser()
-    for flag in ("encoder", "device", "tokenizer", "pooling", "prefix", "query-prefix"):
+    for flag in ("encoder", "device", "tokenizer", "pooling", "prefix", "query-prefix", "index"):
         parser.add_argument(f"--{flag}")
     for flag in ("max-length", "dimension"):
         parser.add_argument(f"--{flag}", type=int)

@@ -69,6 +69,8 @@ def find_index(config: SearchConfig) -> Path:
             f"no index{f' of {config.corpus}' if config.corpus else ''} in {names.INDEXES}/; "
             f"make one: python -m ccpretrieve.encode --corpus {what}"
         )
+    if corpus is not None and len(found) > 1:  # of one set of embeddings the exact index
+        found = [path for path in found if names.kind_of(path) == "Flat"] or found
     if len(found) > 1:
         listed = ", ".join(map(str, found))
         raise UserError(f"several indexes: {listed}; choose one with --index")
@@ -135,6 +137,7 @@ def search_topics(
 
     tag = names.check_tag(config.tag or _tag(index))
     path = config.output or names.run_file(name, tag)
+    _spare_input(config, index, path)
     hits = config.hits or HITS_OF_A_RUN
     questions = [topic.text for topic in topics]
     encoded = index.encoder.embed_queries(questions, language=language)
@@ -142,6 +145,14 @@ def search_topics(
     ranking = {topic.id: scores for topic, scores in zip(topics, found, strict=True)}
     write_run(path, ranking, tag, _made_by(config, index, tag, hits, encoded.truncated))
     return path
+
+
+def _spare_input(config: SearchConfig, index: "Index", output: Path) -> None:
+    """Fail if the run would be written over the topics or into the index."""
+    topics = Path(config.topics) if config.topics else None
+    inside = output.resolve().is_relative_to(index.path.resolve())
+    if inside or (topics is not None and output.resolve() == topics.resolve()):
+        raise UserError(f"--output {output}: is what is searched; choose another file")
 
 
 def _tag(index: "Index") -> str:

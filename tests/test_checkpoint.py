@@ -43,6 +43,9 @@ def test_what_is_no_checkpoint_is_said_to_be_none(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="no weights"):
         checkpoint.locate(str(tmp_path))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UserError, match="no tokenizer"):
+        checkpoint.locate(str(tmp_path))
     with pytest.raises(UserError, match="a file, where a checkpoint directory belongs"):
         checkpoint.locate(str(tmp_path / "config.json"))
 

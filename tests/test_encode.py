@@ -142,7 +142,7 @@ def test_the_parts_of_two_machines_merge_into_the_index_of_one(corpus, tiny_chec
         for number in (0, 1)
     ]
     assert [str(part) for part in parts] == [f"indexes/wiki.two.{i}-of-2" for i in (0, 1)]
-    with pytest.raises(UserError, match="shard 1 is missing"):
+    with pytest.raises(UserError, match="part 1 of 2 is missing"):
         index.run(IndexConfig(embeddings=(parts[0],)))
     assert not any("partial" in name for name in os.listdir("indexes"))
     merged = index.run(IndexConfig(embeddings=tuple(parts)))

@@ -12,6 +12,10 @@ from ccpretrieve.retrieval.index_builder import build, exact, sample, write_flat
 from ccpretrieve.retrieval.store import FOLDER, Store
 
 COUNT, DIM, SHARD = 500, 16, 64
+ENCODER = {
+    **{"name": "e", "fingerprint": "f", "dtype": "float32"},
+    **{"settings": {}, "asked": {}, "calibration": None},
+}
 QUERIES = np.random.default_rng(1).normal(size=(20, DIM)).astype(np.float32)
 
 
@@ -22,7 +26,7 @@ def vectors(count=COUNT):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     path = tmp_path_factory.mktemp("store") / FOLDER
-    recipe = {"corpus": {"name": "c", "passages": COUNT}, "encoder": {}, "shard_size": SHARD}
+    recipe = {"corpus": {"name": "c", "passages": COUNT}, "encoder": ENCODER, "shard_size": SHARD}
     made = Store.begin(path, recipe)
     for number in range(-(-COUNT // SHARD)):
         rows = range(number * SHARD, min(COUNT, (number + 1) * SHARD))
@@ -137,6 +141,9 @@ def test_a_passage_named_twice_is_an_error_and_no_lost_hit(store, tmp_path):
     assert len(index.rank(QUERIES, COUNT)[0]) == COUNT
     docid = tmp_path / "flat" / "docid"
     docid.write_text(docid.read_text().replace("d499\n", "d498\n"))
+    with pytest.raises(UserError, match="docid changed since it was written"):
+        Index.load(tmp_path / "flat")
+    (tmp_path / "flat" / "meta.json").unlink()  # as if Pyserini had written it
     with pytest.raises(UserError, match="names a passage twice"):
         Index.load(tmp_path / "flat").rank(QUERIES, COUNT)
 
@@ -153,7 +160,7 @@ def test_ids_and_vectors_that_disagree_are_refused(store, tmp_path):
     built(store, tmp_path / "flat", "Flat")
     docid = tmp_path / "flat" / "docid"
     docid.write_text(docid.read_text().removesuffix("d499\n"))
-    with pytest.raises(UserError, match="index holds 500 vectors, docid 499 ids; encode again"):
+    with pytest.raises(UserError, match="index holds 500 vectors, docid 499 ids; remove"):
         Index.load(tmp_path / "flat")
     docid.write_text("")
     with pytest.raises(UserError, match="docid: is empty"):
@@ -181,7 +188,12 @@ def test_an_index_that_compares_by_distance_is_refused(store, tmp_path):
 
 def test_an_unknown_or_untrainable_factory_string_is_one_line(store, tmp_path):
     (tmp_path / "x").mkdir()
-    for kind, message in [("Flatt", "--factory 'Flatt'"), ("IVF9000,Flat", "cannot train")]:
+    for kind, message in [
+        ("Flatt", "--factory"),
+        ("IVF9000,Flat", "cannot train"),
+        ("HNSW0", "0"),
+        ("IVF0,Flat", "0"),
+    ]:
         with pytest.raises(UserError, match=message) as failure:
             build(store, tmp_path / "x", kind, "shards")
         assert "\n" not in str(failure.value)

@@ -304,6 +304,21 @@ def test_pyserini_on_our_index_and_we_on_pyserinis_find_the_same(
         same_hits([(hit.docid, hit.score) for hit in other], expected)
 
 
+def test_pyserinis_search_takes_no_other_encoder_than_the_index(
+    tiny_checkpoint, corpus, topics, tmp_path, monkeypatch
+):
+    from ccpretrieve.model import random_checkpoint
+
+    monkeypatch.chdir(tmp_path)
+    config = EncodeConfig(corpus=str(corpus), encoder=str(tiny_checkpoint), pooling="cls", tag="x")
+    ours = encode.run(config)
+    other = random_checkpoint.build(tmp_path / "other", ["a b c"], vocabulary=270, seed=5)
+    with pytest.raises(UserError, match=r"was made with the encoder .*, not with .*other"):
+        prepare(search_words(ours, other, topics, "run.trec"), "")
+    _, encoder, _ = prepare(search_words(ours, tiny_checkpoint, topics, "run.trec"), "")
+    assert encoder.settings.pooling == "cls"  # as asked for when the index was made
+
+
 @pytest.mark.slow
 def test_the_objects_are_pyserinis_and_their_vectors_ours_whatever_pyserini_passes(
     pyserini, encoder, tiny_checkpoint

@@ -158,6 +158,30 @@ def test_another_tag_is_an_error_and_a_longer_name_is_another_corpus(folder, mad
         search.run(SearchConfig("x", corpus=str(longer)))
 
 
+def test_a_run_is_not_written_over_what_is_searched(made, tmp_path):
+    topics = tmp_path / "mine.tsv"
+    topics.write_text("7\tfact number 5\n")
+    before = (made / "docid").read_bytes()
+    for output in (topics, made / "docid"):
+        with pytest.raises(UserError, match="is what is searched; choose another file"):
+            search.run(SearchConfig(index=made, topics=str(topics), output=output))
+    assert topics.read_text() == "7\tfact number 5\n"
+    assert (made / "docid").read_bytes() == before
+
+
+def test_ids_in_another_order_are_noticed(made):
+    lines = (made / "docid").read_text().splitlines(keepends=True)
+    (made / "docid").write_text("".join(reversed(lines)))
+    with pytest.raises(UserError, match="docid changed since it was written"):
+        search.run(SearchConfig("fact"))
+
+
+def test_with_a_graph_beside_it_the_corpus_still_means_the_exact_index(folder, made):
+    index.run(IndexConfig(embeddings=(made,), factory="HNSW8", queries=0))
+    run = search.run(SearchConfig(corpus=str(folder)))
+    assert str(run) == "runs/facts.test.tiny-xlmr.trec"
+
+
 def test_topics_of_two_folders_do_not_write_the_same_run(made, tmp_path):
     runs = set()
     for name in "ab":
@@ -258,7 +282,7 @@ def test_index_says_size_time_and_recall(made, caplog):
     with caplog.at_level("INFO", logger="ccpretrieve"):
         index.run(IndexConfig(embeddings=(made,), factory="SQ8", queries=5))
     assert "SQ8 over 12 vectors" in caplog.text
-    assert "recall@12 against the flat index on 5 sampled passages: 1.0000" in caplog.text
+    assert "recall@1 against the flat index on 5 sampled passages: 1.0000" in caplog.text
 
 
 def test_index_refuses_what_it_cannot_make_and_leaves_nothing(made):

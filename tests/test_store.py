@@ -5,7 +5,8 @@ import pytest
 
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
-from ccpretrieve.retrieval.store import MANIFEST, Store, differences, merge
+from ccpretrieve.retrieval.merge import merge
+from ccpretrieve.retrieval.store import MANIFEST, Store, differences
 
 RECIPE = {"corpus": {"name": "c", "passages": 5}, "encoder": {"name": "e"}, "shard_size": 2}
 PASSAGES = [Passage(f"d{i}", f"text {i}\n\nmore", f"T{i}") for i in range(5)]
@@ -56,7 +57,7 @@ def test_going_on_after_a_stop_ends_with_the_same_bytes(tmp_path):
     (tmp_path / "stopped" / "00002.jsonl.partial").write_bytes(b"half")
     store = Store.begin(tmp_path / "stopped", RECIPE)
     assert list(store.shards) == [0]
-    (tmp_path / "stopped" / "00002.jsonl.partial").unlink()
+    assert sorted(content(tmp_path / "stopped")) == ["00000.jsonl", "00000.npy", MANIFEST]
     fill(tmp_path / "stopped", numbers=[1, 2])
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
 
@@ -74,6 +75,8 @@ def test_merging_names_what_is_missing_or_differs(tmp_path):
     b = fill(tmp_path / "b", numbers=[1], part=(1, 2))
     with pytest.raises(UserError, match="shard 2 is missing"):
         merge([a, b], tmp_path / "merged")
+    with pytest.raises(UserError, match="part 1 of 2 is missing; encode it with --shard-id 1"):
+        merge([a], tmp_path / "merged")
     other = {**RECIPE, "shard_size": 3}
     c = fill(tmp_path / "c", numbers=[], part=(1, 2), recipe=other)
     with pytest.raises(UserError, match="shard_size was 2, now 3"):
@@ -95,7 +98,9 @@ def test_another_part_is_refused(tmp_path):
         Store.begin(tmp_path / "s", RECIPE, (1, 2))
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "x.npy", "00001.txt"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "x.npy", "00001.txt", "00077.npy", "foreign.partial"]
+)
 def test_a_foreign_file_among_shards_is_named(tmp_path, name):
     fill(tmp_path / "s")
     (tmp_path / "s" / name).touch()

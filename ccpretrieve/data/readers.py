@@ -7,6 +7,7 @@ is passed on as it is, odd spaces and unnormalised letters included; only CRLF b
 import ast
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,8 @@ def to_id(value: object) -> str:
         raise MalformedError(
             f"id {value!r} holds white space, which a TREC run cannot carry; replace it, by _ say"
         )
+    if any(unicodedata.category(character) == "Cc" for character in value):
+        raise MalformedError(f"id {value!r} holds a control character; leave it out")
     return value
 
 

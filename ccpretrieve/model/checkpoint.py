@@ -14,6 +14,7 @@ from ccpretrieve.model.settings import module_folders
 QUERY, PASSAGE = "query", "passage"
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_VOCABULARY = ("tokenizer.json", "vocab*", "*.model", "sentencepiece*", "spiece*")
 _WORDS = ("config.json", "tokenizer*", "vocab*", "sentencepiece*", "spiece*", "special_tokens*")
 
 
@@ -34,6 +35,8 @@ def locate(name: str) -> Path:
             raise UserError(f"{part}: not a checkpoint directory; it has no config.json")
         if not any(file for pattern in _WEIGHTS for file in part.glob(pattern)):
             raise UserError(f"{part}: no weights (model.safetensors) beside config.json")
+        if not any(file for pattern in _VOCABULARY for file in part.glob(pattern)):
+            raise UserError(f"{part}: no tokenizer (tokenizer.json) beside config.json")
     return path
 
 

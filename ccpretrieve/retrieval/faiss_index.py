@@ -8,6 +8,7 @@ An index that does not fit into memory is searched from the disk; a flat one exa
 """
 
 import contextlib
+import hashlib
 import logging
 import mmap
 from collections.abc import Iterator, Sequence
@@ -98,13 +99,11 @@ class Index:
         docids = Lines(path / DOCID)
         if len(docids) != index.ntotal:
             raise UserError(
-                f"{path}: index holds {index.ntotal} vectors, docid {len(docids)} ids; encode again"
+                f"{path}: index holds {index.ntotal} vectors, docid {len(docids)} ids; "
+                f"remove {path} and encode again"
             )
-        if meta is not None and meta["index"]["count"] != index.ntotal:
-            raise UserError(
-                f"{path}: index holds {index.ntotal} vectors, meta.json says "
-                f"{meta['index']['count']}; encode again"
-            )
+        if meta is not None:
+            _check(path, meta["index"], index)
         return cls(path, index, docids, meta, encoder)
 
     @property
@@ -205,7 +204,10 @@ class Index:
         folder = self.path / self.meta["embeddings"] if self.meta else None
         if folder is None or not folder.is_dir():
             return {}
-        return Store.open(folder).lookup(rows)
+        found = Store.open(folder).lookup(rows)
+        if any(self.docids[row] != passage.id for row, passage in found.items()):
+            raise UserError(f"{folder}: holds other passages than docid names; encode again")
+        return found
 
 
 @contextlib.contextmanager
@@ -225,6 +227,19 @@ def _matrix_products(size: int) -> Iterator[None]:
         faiss.cvar.distance_compute_blas_threshold = before
 
 
+def _check(path: Path, said: dict[str, Any], index: Any) -> None:
+    """Fail unless the files of an index are those that its ``meta.json`` was written with."""
+    again = f"remove {path} and encode again"
+    if (said["count"], said["dim"]) != (index.ntotal, index.d):
+        raise UserError(
+            f"{path}: index holds {index.ntotal} vectors of width {index.d}, meta.json says "
+            f"{said['count']} of {said['dim']}; {again}"
+        )
+    with (path / DOCID).open("rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != said["docid"]:
+            raise UserError(f"{path}: docid changed since it was written; {again}")
+
+
 class Lines(Sequence[str]):
     """The lines of a file by number, memory-mapped: eight bytes a line instead of a string.
 
@@ -235,6 +250,7 @@ class Lines(Sequence[str]):
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._strings: list[str] | None = None  # of a small file, once many lines were asked for
         if path.stat().st_size == 0:
             raise UserError(f"{path}: is empty; encode again")
@@ -259,7 +275,7 @@ class Lines(Sequence[str]):
         """Many lines at once, by number from 0; several times faster than one by one."""
         picked = np.asarray(rows, dtype=np.int64)
         if self._strings is None and len(picked) >= 1000 and len(self) <= _KEPT:
-            text = self._bytes[:].decode()
+            text = self._decode(self._bytes[:])
             self._strings = [line.removesuffix("\r") for line in text.split("\n")]
         if self._strings is not None:
             return list(map(self._strings.__getitem__, picked.tolist()))
@@ -267,7 +283,13 @@ class Lines(Sequence[str]):
         starts = np.where(picked == 0, 0, self._ends[picked - 1] + 1)
         content = self._bytes
         spans = zip(starts.tolist(), ends.tolist(), strict=True)
-        return [content[start:end].decode().removesuffix("\r") for start, end in spans]
+        return [self._decode(content[start:end]).removesuffix("\r") for start, end in spans]
+
+    def _decode(self, content: bytes) -> str:
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.path}: not UTF-8 text; encode again") from error
 
 
 def _read(path: Path) -> Any:

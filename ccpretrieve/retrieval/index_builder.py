@@ -4,6 +4,8 @@ A flat index is written block by block, so making it needs no memory for all vec
 is FAISS's own, filled shard by shard. Similarity is the inner product in every kind; HNSW too.
 """
 
+import hashlib
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,17 +76,22 @@ def build(store: Store, folder: Path, kind: str, shards: str, *, seed: int = 0) 
         write_flat(folder / INDEX, verified(), store.count, dim)
     else:
         _write(_fill(_new(kind, dim), store, verified(), seed), folder / INDEX)
+    digest = hashlib.sha256()
     with atomic(folder / DOCID) as stream:
         for shard in shard_list:
-            ids = "".join(f"{passage.id}\n" for passage in store.passages(shard))
-            stream.write(ids.encode())
-    content = metadata.build(store.recipe, kind=kind, count=store.count, dim=dim, shards=shards)
+            ids = "".join(f"{passage.id}\n" for passage in store.passages(shard)).encode()
+            digest.update(ids)
+            stream.write(ids)
+    sizes = {"kind": kind, "count": store.count, "dim": dim, "docid": digest.hexdigest()}
+    content = metadata.build(store.recipe, sizes, shards)
     write_json(folder / metadata.FILE, content)
 
 
 def _new(kind: str, dim: int) -> Any:
     import faiss
 
+    if re.search(r"(IVF|HNSW|NSG)0+(\D|$)", kind):
+        raise UserError(f"--factory {kind!r}: the number of lists or links cannot be 0")
     try:
         index: Any = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:

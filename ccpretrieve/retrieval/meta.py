@@ -2,7 +2,7 @@
 
     corpus       name, language, fingerprint, passages
     encoder      name, fingerprint, settings, the settings asked for by flag, calibration
-    index        kind (the FAISS factory string), count, dim
+    index        kind (the FAISS factory string), count, dim, SHA-256 of docid
     embeddings   folder of the shards, relative to the index
     versions     of what computed it
 
@@ -25,6 +25,19 @@ if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
 
 FILE = "meta.json"
+#: What a description must have, by type.
+_SHAPE: dict[str, Any] = {
+    "corpus": {"name": str},
+    "encoder": {
+        "name": str,
+        "fingerprint": str,
+        "settings": dict,
+        "asked": dict,
+        "calibration": (dict, type(None)),
+    },
+    "index": {"kind": str, "count": int, "dim": int, "docid": str},
+    "embeddings": str,
+}
 
 
 def describe_encoder(encoder: "Encoder", asked: Mapping[str, Any], language: str) -> dict[str, Any]:
@@ -52,12 +65,18 @@ def describe_encoder(encoder: "Encoder", asked: Mapping[str, Any], language: str
     }
 
 
-def build(recipe: Mapping[str, Any], *, kind: str, count: int, dim: int, shards: str) -> Any:
-    """The content of ``meta.json``; holds no time of day, so that equal work gives equal bytes."""
+def build(recipe: Mapping[str, Any], index: Mapping[str, Any], shards: str) -> Any:
+    """The content of ``meta.json``; holds no time of day, so that equal work gives equal bytes.
+
+    Args:
+        recipe: Of the shards: corpus and encoder.
+        index: Kind, count, dim, and the SHA-256 of ``docid``.
+        shards: Their folder, relative to the index.
+    """
     return {
         "corpus": recipe["corpus"],
         "encoder": recipe["encoder"],
-        "index": {"kind": kind, "metric": "inner product", "count": count, "dim": dim},
+        "index": {"metric": "inner product", **index},
         "embeddings": shards,
         "versions": {
             "ccpretrieve": ccpretrieve.__version__,
@@ -81,10 +100,19 @@ def read(folder: Path) -> Mapping[str, Any] | None:
     """
     if not (folder / FILE).is_file():
         return None
-    meta = read_json(folder / FILE)
-    if not isinstance(meta, dict) or not {"encoder", "index", "corpus"} <= meta.keys():
+    meta: Mapping[str, Any] = read_json(folder / FILE)
+    if not _fits(meta, _SHAPE):
         raise UserError(f"{folder / FILE}: not a description of an index of ours")
     return meta
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether nested plain values have the keys and types of ``_SHAPE``."""
+    if not isinstance(shape, dict):
+        return isinstance(value, shape)
+    return isinstance(value, dict) and all(
+        name in value and _fits(value[name], part) for name, part in shape.items()
+    )
 
 
 def open_encoder(

@@ -21,7 +21,7 @@ def check_tag(tag: str) -> str:
     Raises:
         UserError: Otherwise.
     """
-    if not re.fullmatch(r"[\w.-]+", tag):
+    if not re.fullmatch(r"\w[\w.-]*", tag) or tag.endswith(PARTIAL):
         raise UserError(f"--tag {tag!r} must be one word of letters, digits, '.', '-' and '_'")
     return tag
 
@@ -51,6 +51,12 @@ def indexes(corpus: str | None = None) -> list[Path]:
 def _corpus_of(index: Path) -> str | None:
     content = meta.read(index)
     return content["corpus"]["name"] if content else None
+
+
+def kind_of(index: Path) -> str | None:
+    """The FAISS factory string of an index; None where Pyserini wrote it."""
+    content = meta.read(index)
+    return content["index"]["kind"] if content else None
 
 
 def topics_name(path: Path) -> str:

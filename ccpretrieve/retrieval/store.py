@@ -89,11 +89,12 @@ class Store:
             make_directory(path)
             store = cls(path, recipe, part, {})
             store._refuse_foreign_files()
-            store._write_manifest()
+            store.write_manifest()
             return store
         store = cls._read(path)
         store._forget_missing()
         store._refuse_foreign_files()
+        store._remove_leftovers()
         if changed := differences(store.recipe, recipe):
             raise UserError(
                 f"{path.parent}: was begun differently: {'; '.join(changed)}; "
@@ -118,13 +119,14 @@ class Store:
         if not (path / MANIFEST).is_file():
             raise UserError(f"{path}: no {MANIFEST}; this folder holds no embedding shards of ours")
         content = read_json(path / MANIFEST)
+        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+            raise UserError(f"{path / MANIFEST}: format {content['format']} is not known here")
         try:
-            if content["format"] != FORMAT:
-                raise UserError(f"{path / MANIFEST}: format {content['format']} is not known here")
             shards = [Shard(**shard) for shard in content["shards"]]
             part = (int(content["part"][0]), int(content["part"][1]))
+            dict(content["recipe"])  # a recipe is a mapping
             return cls(path, content["recipe"], part, {shard.number: shard for shard in shards})
-        except (KeyError, TypeError, IndexError) as error:
+        except (KeyError, TypeError, IndexError, ValueError) as error:
             raise UserError(f"{path / MANIFEST}: not a manifest of ours: {error!r}") from error
 
     def check_part(self, part: tuple[int, int]) -> None:
@@ -144,28 +146,45 @@ class Store:
         gone = {
             number
             for number in self.shards
-            if not all((self.path / name).exists() for name in self._names(number))
+            if not all((self.path / name).exists() for name in self.names(number))
         }
         if gone:
             self.shards = {n: shard for n, shard in self.shards.items() if n not in gone}
-            self._write_manifest()
+            self.write_manifest()
 
     def _refuse_foreign_files(self) -> None:
         names = {file.name for file in self.path.iterdir()}
-        unfinished = {name for name in names if name.endswith(PARTIAL)}
-        ours = {MANIFEST, *itertools.chain.from_iterable(map(self._names, self.shards))}
+        ours = {MANIFEST, *itertools.chain.from_iterable(map(self.names, self.shards))}
         if missing := sorted(ours - names - {MANIFEST}):
             raise UserError(
                 f"{self.path}: shard file {missing[0]} is missing; remove {self.path.parent} and "
                 "encode again"
             )
         # A kill between a shard's files and its line in the manifest leaves numbered files.
-        unlisted = {name for name in names - ours - unfinished if not _is_shard_name(name)}
+        unlisted = {name for name in names - ours if not self._may_be_left(name)}
         if unlisted:
             raise UserError(f"{self.path / min(unlisted)}: is no shard of this index; move it away")
 
+    def _remove_leftovers(self) -> None:
+        """Remove what a kill left between a shard's files and its line in the manifest."""
+        ours = {MANIFEST, *itertools.chain.from_iterable(map(self.names, self.shards))}
+        for file in self.path.iterdir():
+            if file.name not in ours:
+                file.unlink()
+
+    def _may_be_left(self, name: str) -> bool:
+        """Whether a file has the name of an unfinished manifest, or of a shard of this part."""
+        name = name.removesuffix(PARTIAL)
+        stem, _, suffix = name.partition(".")
+        if not (stem.isdecimal() and suffix in ("npy", "jsonl")):
+            return name == MANIFEST
+        size = self.recipe.get("shard_size", 1)
+        wanted = -(-self.recipe.get("corpus", {}).get("passages", 0) // size)
+        return int(stem) in range(self.part[0], wanted, self.part[1])
+
     @staticmethod
-    def _names(number: int) -> tuple[str, str]:
+    def names(number: int) -> tuple[str, str]:
+        """File names of a shard: its vectors and its passages."""
         return f"{number:05d}.npy", f"{number:05d}.jsonl"
 
     def add(
@@ -194,7 +213,7 @@ class Store:
             raise ValueError(f"{len(passages)} passages, vectors of shape {vectors.shape}")
         if not np.isfinite(vectors).all():
             raise ValueError("a vector holds a NaN or infinity; FAISS would never return it")
-        vectors_name, passages_name = self._names(number)
+        vectors_name, passages_name = self.names(number)
         lines = "".join(
             json.dumps({"id": p.id, "title": p.title, "text": p.text}, ensure_ascii=False) + "\n"
             for p in passages
@@ -209,9 +228,10 @@ class Store:
             passages=_save_bytes(self.path / passages_name, lines),
         )
         self.shards = dict(sorted(self.shards.items()))
-        self._write_manifest()
+        self.write_manifest()
 
-    def _write_manifest(self) -> None:
+    def write_manifest(self) -> None:
+        """Put the manifest on disk: what it names is finished."""
         content = {
             "format": FORMAT,
             "recipe": self.recipe,
@@ -256,7 +276,7 @@ class Store:
         Raises:
             UserError: If the file is not what the manifest says.
         """
-        path = self.path / self._names(shard.number)[0]
+        path = self.path / self.names(shard.number)[0]
         try:
             vectors: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
@@ -270,10 +290,13 @@ class Store:
 
     def passages(self, shard: Shard) -> Iterator[Passage]:
         """The passages of a shard, in row order."""
-        path = self.path / self._names(shard.number)[1]
+        path = self.path / self.names(shard.number)[1]
         with path.open(encoding="utf-8", errors="surrogatepass", newline="\n") as lines:
-            for line in lines:
-                yield Passage(**json.loads(line))
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield Passage(**json.loads(line))
+                except (ValueError, TypeError) as error:
+                    raise UserError(f"{path}:{number}: not a passage of ours: {error}") from error
 
     def verify(self, shard: Shard) -> None:
         """Compare both files of a shard with their checksums.
@@ -282,7 +305,7 @@ class Store:
             UserError: If one was changed after it was written.
         """
         for name, expected in zip(
-            self._names(shard.number), (shard.vectors, shard.passages), strict=True
+            self.names(shard.number), (shard.vectors, shard.passages), strict=True
         ):
             with (self.path / name).open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
@@ -298,11 +321,17 @@ class Store:
         by_shard: dict[int, set[int]] = {}
         for row in rows:
             by_shard.setdefault(bisect.bisect_right(ends, row), set()).add(row)
+        if rows and not 0 <= min(rows) <= max(rows) < self.count:
+            raise UserError(f"{self.path}: holds {self.count} passages, not those of this index")
         found: dict[int, Passage] = {}
         for place, wanted in sorted(by_shard.items()):
             first = ends[place] - shards[place].count
             lines = itertools.islice(self.passages(shards[place]), max(wanted) - first + 1)
-            found |= {row: p for row, p in enumerate(lines, first) if row in wanted}
+            here = {row: p for row, p in enumerate(lines, first) if row in wanted}
+            if len(here) != len(wanted):
+                file = self.path / self.names(shards[place].number)[1]
+                raise UserError(f"{file}: holds fewer passages than the manifest says")
+            found |= here
         return found
 
 
@@ -322,45 +351,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif before != after:
             changed.append(f"{prefix}{name} was {_short(before)}, now {_short(after)}")
     return changed
-
-
-def merge(parts: Sequence[Store], path: Path) -> Store:
-    """Put the shards of several machines into one folder, by hard link where possible.
-
-    Raises:
-        UserError: If they were made by different recipes, or shards are missing.
-    """
-    shards: dict[int, Shard] = {}
-    for part in parts:
-        if changed := differences(parts[0].recipe, part.recipe):
-            raise UserError(
-                f"{part.path.parent}: differs from {parts[0].path.parent}: {changed[0]}"
-            )
-        shards |= part.shards
-    merged = Store.begin(path, parts[0].recipe)
-    for part in parts:
-        for number in part.shards:
-            for name in Store._names(number):
-                _link(part.path / name, path / name)
-    merged.shards = dict(sorted(shards.items()))
-    merged.check_complete()
-    merged._write_manifest()
-    return merged
-
-
-def _link(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another disk
-        with atomic(target) as stream, source.open("rb") as original:
-            while block := original.read(1 << 24):
-                stream.write(block)
-
-
-def _is_shard_name(name: str) -> bool:
-    stem, _, suffix = name.partition(".")
-    return stem.isdecimal() and suffix in ("npy", "jsonl")
 
 
 def _short(value: Any) -> str:
