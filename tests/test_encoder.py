@@ -125,20 +125,26 @@ def test_no_result_depends_on_the_batch(tiny_checkpoint, title):
     np.testing.assert_allclose(vectors[0], vectors[2], atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta"])
-def test_fused_layers_are_the_layers_of_transformers(tiny_checkpoint, tmp_path, kind):
+def test_fused_layers_are_the_layers_of_transformers(tiny_checkpoint, tmp_path, kind, dtype):
+    from transformers import AutoModel
+
     path = bert(tmp_path / "bert") if kind == "bert" else tiny_checkpoint
-    tower = Tower(path, Encoder.load(path).settings, torch.device("cpu"), torch.float32)
+    tower = Tower(path, Encoder.load(path, pooling="mean").settings, torch.device("cpu"), dtype)
+    theirs = AutoModel.from_pretrained(path, dtype=dtype).eval()
     assert tower.fused is not None
-    texts = ["a b c", "d", "e f g h a b c"]
-    for batch in (list(tower.tokenize(texts, 20)), list(tower.tokenize(["a b", "c d"], 20))):
-        with torch.enable_grad():
-            expected = tower.forward(batch)  # transformers' own layers
-        assert expected.requires_grad
+    assert [layer.up.packed for layer in tower.fused.layers] == [dtype == torch.float32] * 2
+    digits = 1e-6 if dtype == torch.float32 else 2e-2  # bfloat16 keeps 8 bits
+    texts = ["a b c", "d", "e f g h a b c", "a b " * 40]
+    for chosen in (texts, texts[:1] * 2):  # with padding, and without
+        tokens = list(tower.tokenize(chosen, 20))
+        inputs = tower.tokenizer.pad({"input_ids": [t.ids for t in tokens]}, return_tensors="pt")
         with torch.inference_mode():
-            torch.testing.assert_close(
-                tower.forward(batch), expected.detach(), atol=1e-6, rtol=1e-5
-            )
+            states = theirs(**inputs).last_hidden_state.float()
+        mask = inputs["attention_mask"][:, :, None]
+        expected = (states * mask).sum(1) / mask.sum(1)
+        torch.testing.assert_close(tower.forward(tokens), expected, atol=digits, rtol=digits)
 
 
 def test_batches_hold_every_text_once_within_the_budget():

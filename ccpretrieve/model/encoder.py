@@ -149,12 +149,11 @@ class Encoder:
 
     def memory(self) -> int:
         """Bytes needed to encode passages, roughly: libraries, weights, one batch's activations."""
-        model = self._tower(checkpoint.PASSAGE).model
-        config = model.config
-        weights: int = sum(p.numel() * p.element_size() for p in model.parameters())
+        tower = self._tower(checkpoint.PASSAGE)
+        config = tower.model.config
         inner = int(getattr(config, "intermediate_size", 4 * config.hidden_size))
         activations = self.batch_tokens * (2 * inner + 8 * int(config.hidden_size)) * 4
-        return 500_000_000 + weights + activations
+        return 500_000_000 + tower.size + activations
 
     def encode_queries(self, queries: Sequence[str], *, language: str = "") -> Embeddings:
         """Embed questions.

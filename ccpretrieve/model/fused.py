@@ -1,64 +1,78 @@
-"""BERT's layers for inference: the same function as transformers' with fewer, larger products.
+"""BERT's layers for inference: the same function as transformers' with fewer, quicker products.
 
     q, k, v = split(x W_qkv)                 one product instead of three
     x       = LN(x + SDPA(q, k, v) W_o)      residuals added in place
     x       = LN(x + act(x W_1) W_2)
 
-Serves the architectures whose layer is this one (BERT, XLM-R and their kin). No gradients; training
+In float32 on a CPU the weights are laid out once as oneDNN's products want them, which took a tenth
+off the time of a whole forward pass on AVX2.
+
+Serves the architectures whose layer is this one (BERT, XLM-R and their kin). No gradients: training
 runs transformers' own layers.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+#: Rows of a product that the layout is chosen for; any number can be multiplied.
+_ROWS = 1024
 
-@dataclass(frozen=True)
+
+class _Linear:
+    """``x W^T + b`` with its own copy of the weights.
+
+    Args:
+        parts: Linear layers of the same input, computed as one.
+    """
+
+    def __init__(self, parts: Sequence[nn.Linear]) -> None:
+        self.weight = torch.cat([part.weight.detach() for part in parts])  # (outputs, inputs)
+        self.bias = torch.cat([part.bias.detach() for part in parts])
+        self.packed = _can_pack(self.weight)
+        if self.packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _ROWS)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Shape ``(..., inputs)`` to ``(..., outputs)``."""
+        if self.packed:
+            product = torch.ops.mkldnn._linear_pointwise
+            out: Tensor = product(x, self.weight, self.bias, "none", [], "")
+            return out
+        return F.linear(x, self.weight, self.bias)
+
+
+def _can_pack(weight: Tensor) -> bool:
+    """Whether oneDNN can lay the weights out here, by operations that torch keeps to itself."""
+    operations = ("_reorder_linear_weight", "_linear_pointwise")
+    return (
+        weight.device.type == "cpu"
+        and weight.dtype == torch.float32
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        and all(hasattr(torch.ops.mkldnn, name) for name in operations)
+    )
+
+
 class _Layer:
-    """One layer's weights, shared with the module they come from."""
+    """One layer, with what it needs of transformers' module."""
 
-    weight: Tensor  # W_qkv, (3H, H)
-    bias: Tensor  # (3H,)
-    attention_output: nn.Linear
-    attention_norm: nn.LayerNorm
-    up: nn.Linear
-    activation: Callable[[Tensor], Tensor]
-    down: nn.Linear
-    norm: nn.LayerNorm
-
-    @classmethod
-    def of(cls, module: Any) -> Self:
-        """Fuse query, key and value; the module's own weights become views of the fused ones."""
-        parts = [
-            module.attention.self.query,
-            module.attention.self.key,
-            module.attention.self.value,
-        ]
-        weight = torch.cat([part.weight.data for part in parts])
-        bias = torch.cat([part.bias.data for part in parts])
-        width = len(parts[0].bias)
-        for number, part in enumerate(parts):
-            part.weight.data = weight[number * width : (number + 1) * width]
-            part.bias.data = bias[number * width : (number + 1) * width]
-        return cls(
-            weight,
-            bias,
-            module.attention.output.dense,
-            module.attention.output.LayerNorm,
-            module.intermediate.dense,
-            module.intermediate.intermediate_act_fn,
-            module.output.dense,
-            module.output.LayerNorm,
-        )
+    def __init__(self, module: Any) -> None:
+        attention, output = module.attention.self, module.attention.output
+        self.qkv = _Linear([attention.query, attention.key, attention.value])
+        self.attention_output = _Linear([output.dense])
+        self.attention_norm: nn.LayerNorm = output.LayerNorm
+        self.up = _Linear([module.intermediate.dense])
+        self.activation: Callable[[Tensor], Tensor] = module.intermediate.intermediate_act_fn
+        self.down = _Linear([module.output.dense])
+        self.norm: nn.LayerNorm = module.output.LayerNorm
 
     def __call__(self, x: Tensor, mask: Tensor | None, heads: int) -> Tensor:
         """Shape ``(B, T, H)`` to ``(B, T, H)``."""
         batch, length, width = x.shape
-        qkv = F.linear(x, self.weight, self.bias).view(batch, length, 3, heads, width // heads)
+        qkv = self.qkv(x).view(batch, length, 3, heads, width // heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, H / heads)
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         context = context.transpose(1, 2).reshape(batch, length, width)
@@ -68,10 +82,11 @@ class _Layer:
 
 
 class FusedLayers:
-    """The embeddings and layers of a model, ready to run.
+    """The embeddings and layers of a model, ready to run; the model's own layers are used up.
 
     Args:
         model: A transformers encoder of BERT's kind, on its device; cut to the layers to be run.
+            It is left without layers, so that no weight is held twice.
 
     Raises:
         AttributeError: If its layers are built otherwise.
@@ -80,7 +95,10 @@ class FusedLayers:
     def __init__(self, model: Any) -> None:
         self.embeddings = model.embeddings
         self.heads = int(model.config.num_attention_heads)
-        self.layers = [_Layer.of(module) for module in model.encoder.layer]
+        self.layers = []
+        while len(model.encoder.layer):
+            self.layers.append(_Layer(model.encoder.layer[0]))
+            del model.encoder.layer[0]
 
     def __call__(self, inputs: dict[str, Tensor]) -> Tensor:
         """Last hidden states of a padded batch.

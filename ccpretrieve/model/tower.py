@@ -66,9 +66,10 @@ class Tower:
         self.path = path
         self.device = device
         self.tokenizer, self.model = _load(path, dtype, keep_pooler=settings.pooling == "pooler")
-        self.model.to(device).eval()
+        self.model.to(device).eval().requires_grad_(False)
         self.pooling = settings.pooling
         self.layer = self._use_layers(settings.layer)
+        self.size: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
         self.fused = self._fuse()
         self.dense = [_Dense(folder, device, dtype) for folder in _dense_folders(path)]
         self.dim = self.dense[-1].width if self.dense else int(self.model.config.hidden_size)
@@ -140,13 +141,13 @@ class Tower:
         return len(self.tokenizer(*parts, verbose=False)["input_ids"]) > length
 
     def forward(self, batch: Sequence[Tokens]) -> Tensor:
-        """Embed one batch; gradients flow if they are enabled.
+        """Embed one batch, without gradients.
 
         Returns:
             Shape ``(B, D)``, float32, not normalised.
         """
         inputs = self._pad(batch)
-        if self.fused is not None and not torch.is_grad_enabled():
+        if self.fused is not None:
             return self._finish(self._pool(self.fused(inputs), inputs["attention_mask"], None))
         everything = self.layer != -1
         output = self.model(**inputs, output_hidden_states=everything)

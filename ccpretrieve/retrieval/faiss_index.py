@@ -251,7 +251,7 @@ class Lines(Sequence[str]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._strings: list[str] | None = None  # of a small file, once many lines were asked for
+        self._strings: NDArray[np.object_] | None = None  # of a small file, once asked for many
         if path.stat().st_size == 0:
             raise UserError(f"{path}: is empty; encode again")
         with path.open("rb") as stream:
@@ -276,9 +276,11 @@ class Lines(Sequence[str]):
         picked = np.asarray(rows, dtype=np.int64)
         if self._strings is None and len(picked) >= 1000 and len(self) <= _KEPT:
             text = self._decode(self._bytes[:])
-            self._strings = [line.removesuffix("\r") for line in text.split("\n")]
+            lines = [line.removesuffix("\r") for line in text.split("\n")]
+            self._strings = np.array(lines, dtype=object)
         if self._strings is not None:
-            return list(map(self._strings.__getitem__, picked.tolist()))
+            strings: list[str] = self._strings[picked].tolist()
+            return strings
         ends = self._ends[picked]
         starts = np.where(picked == 0, 0, self._ends[picked - 1] + 1)
         content = self._bytes
