@@ -10,6 +10,7 @@ PACKAGE = ROOT / "ccpretrieve"
 LAYERS = [
     {"errors"},
     {"files", "config"},
+    {"training_config", "values"},
     {"commandline"},
     {"data"},
     {"model"},

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import socket
 import sys
 import threading
 
@@ -211,6 +212,36 @@ def test_without_a_network_the_message_says_what_to_put_where(toys, listing, tmp
         listing("toy-xx", fetch=True)
     assert gone.url in str(stop.value)
     assert str(tmp_path / "toy-xx") in str(stop.value)
+
+
+def test_a_fetch_that_fails_leaves_no_empty_folder(toys, tmp_path):
+    url = toys["toy-en"].passages.url.replace("docs.jsonl.gz", "gone")
+    toys["toy-xx"] = Entry("toy-xx", TOY, "en", "en", 1, File("toy-xx/deep/docs.jsonl", url))
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "new" / "data", tmp_path / "mine"):
+        with pytest.raises(UserError, match="cannot download"):
+            corpora.run(CorporaConfig(names=("toy-xx",), data_dir=folder, fetch=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "served"]
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_without_a_network_a_fetch_says_so_once(toys, listing, caplog):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nobody listens here
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/docs.jsonl"
+        toys["toy-xx"] = Entry("toy-xx", TOY, "en", "en", 1, File("toy-xx/docs.jsonl", url))
+        with (
+            caplog.at_level("INFO", logger="ccpretrieve"),
+            pytest.raises(UserError, match=r"cannot download .* \(no connection\)"),
+        ):
+            listing("toy-xx", fetch=True)
+    assert not any("trying again" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("name", ["MRTYDI-JA", "MrTyDi-jp"])
+def test_near_names_are_found_whatever_the_case(listing, name):
+    with pytest.raises(UserError, match=f"unknown corpus '{name}'; did you mean 'mrtydi-ja'"):
+        listing(name)
 
 
 def test_fetch_without_names_is_refused():

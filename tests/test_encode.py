@@ -182,9 +182,30 @@ def test_a_damaged_shard_is_named_and_made_again(corpus, tiny_checkpoint):
             encode.run(config(corpus, tiny_checkpoint))
     damaged = Path("indexes/wiki.tiny-xlmr.partial/shards/00001.npy")
     damaged.write_bytes(damaged.read_bytes()[:-4] + b"abcd")
-    with pytest.raises(UserError, match=r"00001\.npy: changed .* remove it and run the encode"):
+    with pytest.raises(UserError, match=r"00001\.npy: changed .* remove that file and run"):
         encode.run(config(corpus, tiny_checkpoint))
     damaged.unlink()
+    assert content(encode.run(config(corpus, tiny_checkpoint))) == whole
+
+
+@pytest.mark.parametrize("name", ["shards/00001.npy", "shards/00002.jsonl", "docid", "index"])
+def test_what_is_damaged_in_a_finished_index_is_made_again_as_the_message_says(
+    corpus, tiny_checkpoint, name
+):
+    folder = encode.run(config(corpus, tiny_checkpoint))
+    whole = content(folder)
+    damaged = folder / name
+    damaged.write_bytes(damaged.read_bytes()[:-2] + b"ab")
+    run, wanted = encode.run, config(corpus, tiny_checkpoint)
+    if damaged.parent != folder:  # the shards, which `index` reads
+        run, wanted = index.run, IndexConfig(embeddings=(folder,), factory="SQ8")
+    with pytest.raises(UserError) as failure:
+        run(wanted)
+    advice = f"rename {folder} to {folder}.partial and run the encode command again"
+    assert str(failure.value).endswith(advice)
+    if "remove that file, rename" in str(failure.value):
+        damaged.unlink()
+    folder.rename(f"{folder}.partial")
     assert content(encode.run(config(corpus, tiny_checkpoint))) == whole
 
 
@@ -376,13 +397,24 @@ def test_a_full_disk_keeps_the_shards_and_the_command_goes_on(corpus, tiny_check
     assert content(encode.run(config(corpus, tiny_checkpoint))) == whole
 
 
-def test_a_place_that_cannot_be_written_is_one_line(corpus, tiny_checkpoint):
-    with pytest.raises(UserError, match=r"/proc/self/x\.partial: "):
-        encode.run(config(corpus, tiny_checkpoint, output=Path("/proc/self/x")))
+def test_a_place_that_cannot_be_written_is_said_at_once(
+    corpus, tiny_checkpoint, tmp_path, monkeypatch
+):
+    read = []
+    monkeypatch.setattr(encode, "take_census", lambda *args, **kwargs: read.append(args))
+    (tmp_path / "file").write_text("")
+    for dry_run in (False, True):
+        for output, message in (("/proc/self/x", "/proc/self/x: "), ("file/x", "file: a file sta")):
+            with pytest.raises(UserError, match=message):
+                encode.run(config(corpus, tiny_checkpoint, output=Path(output), dry_run=dry_run))
+    assert read == []  # said before the corpus is read
+    assert (tmp_path / "file").read_text() == ""
 
 
 def test_an_output_that_is_something_else_is_left_alone(corpus, tiny_checkpoint, tmp_path):
     (tmp_path / "mine").mkdir()
     with pytest.raises(UserError, match="exists and is no index of ours"):
         encode.run(config(corpus, tiny_checkpoint, output=tmp_path / "mine"))
+    with pytest.raises(UserError, match="exists and is no index of ours"):
+        encode.run(config(corpus, tiny_checkpoint, output=tmp_path / "mine", dry_run=True))
     assert os.listdir(tmp_path / "mine") == []

@@ -1,6 +1,7 @@
 """Runs are scored against the judgements of what was searched, and laid out for a reader."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -199,6 +200,13 @@ def test_judgements_of_other_topics_are_refused(tmp_path, runs):
 def test_what_cannot_be_evaluated_is_an_error(runs, settings, says):
     with pytest.raises(UserError, match=says):
         evaluate.run(config(runs[0], **settings))
+
+
+def test_a_folder_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), Path("/"), tmp_path):
+        with pytest.raises(UserError, match=": a folder; name a run file in it"):
+            evaluate.run(config(path))
 
 
 def test_a_run_is_given_once(runs):

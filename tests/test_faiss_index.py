@@ -7,8 +7,9 @@ import pytest
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval import faiss_index
-from ccpretrieve.retrieval.faiss_index import Index, Lines
+from ccpretrieve.retrieval.faiss_index import Index, Lines, reason
 from ccpretrieve.retrieval.index_builder import build, exact, sample, write_flat
+from ccpretrieve.retrieval.meta import sampled_hash
 from ccpretrieve.retrieval.store import FOLDER, Store
 
 COUNT, DIM, SHARD = 500, 16, 64
@@ -175,6 +176,62 @@ def test_a_folder_or_file_that_is_no_index_is_named(store, tmp_path):
     with pytest.raises(UserError, match="FAISS cannot read it") as failure:
         Index.load(tmp_path / "flat")
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("kind", ["Flat", "HNSW16", "SQ8"])
+def test_another_index_of_the_same_size_is_noticed(store, tmp_path, kind):
+    built(store, tmp_path / "index", kind)
+    file = tmp_path / "index" / "index"
+    size = file.stat().st_size
+    other = faiss.read_index(str(file))
+    other.reset()
+    other.add(vectors()[::-1].copy())
+    faiss.write_index(other, str(file))
+    assert (file.stat().st_size, other.ntotal) == (size, COUNT)
+    with pytest.raises(UserError, match="index changed since it was written; remove .*/index and"):
+        Index.load(tmp_path / "index")
+
+
+def test_a_large_file_is_hashed_at_places_from_its_first_byte_to_its_last(tmp_path):
+    path, size = tmp_path / "large", 64 * 65536 + 10_000_000
+    path.write_bytes(bytes(size))
+    before = sampled_hash(path)
+    found = []
+    for place in (0, size // 2, size - 1, 70_000):  # blocks of 65,536 begin every 224,772 bytes
+        with path.open("r+b") as stream:
+            stream.seek(place)
+            stream.write(b"x")
+        found.append(sampled_hash(path))
+        with path.open("r+b") as stream:
+            stream.seek(place)
+            stream.write(b"\0")
+    assert [digest != before for digest in found[::2]] == [True, True]
+    assert found[3] == before
+    path.write_bytes(bytes(size + 1))
+    assert sampled_hash(path) != before
+
+
+def test_a_small_file_is_hashed_whole(tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(bytes(200_000))
+    before = sampled_hash(path)
+    for place in (0, 65_535, 65_536, 150_000, 199_999):
+        content = bytearray(200_000)
+        content[place] = 1
+        path.write_bytes(content)
+        assert sampled_hash(path) != before
+
+
+def test_what_faiss_says_is_given_in_whole_words():
+    where = "Error in void faiss::f(const float*) [with T = int] at /x/faiss/a b/C.cpp:66: "
+    long = (
+        where.replace("a b/", "") + "Error: 'nx >= (k)' failed: Number of points (20) " + "a " * 99
+    )
+    assert reason(RuntimeError(where.replace("a b/", "") + "no such thing")) == "no such thing"
+    assert reason(RuntimeError(long)).startswith("Number of points (20) a a")
+    assert reason(RuntimeError(long)).endswith(" a ...")
+    bare = where.replace("a b/", "") + "Error: 'metric == METRIC_L2' failed"
+    assert reason(RuntimeError(bare)) == "'metric == METRIC_L2' failed"
 
 
 def test_an_index_that_compares_by_distance_is_refused(store, tmp_path):

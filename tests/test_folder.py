@@ -117,6 +117,29 @@ def test_topics_and_answers_beside_the_passages_are_not_taken_for_passages(tree)
     assert corpus.topics("test") == [Topic("q", "Who?")]
 
 
+def test_what_describes_a_run_is_not_taken_for_passages(tree):
+    files = {
+        "docs.tsv": "1\tone\n",
+        "topic.test.tsv": "q\tWho?\n",
+        "bm25.trec": "q Q0 1 1 1.0 t\n",
+        "bm25.trec.json": "{}\n",
+        "moved.trec.json": "{}\n",
+        "mine.run": "q Q0 1 1 1.0 t\n",
+        "mine.run.json": "{}\n",
+    }
+    corpus = FolderCorpus(tree(files))
+    assert ids(corpus) == ["1"]
+    assert corpus.topics("test") == [Topic("q", "Who?")]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "docs.jsonl")
+    with pytest.raises(
+        UserError, match=r"docs\.jsonl: a pipe or device, which cannot be read twice"
+    ):
+        FolderCorpus(tmp_path / "docs.jsonl")
+
+
 @pytest.mark.parametrize("name", ["docs.jsonl", "docs.jsonl.gz"])
 def test_a_single_file_is_a_corpus(tree, name):
     corpus = FolderCorpus(tree({name: passage("1")}, "wiki-ja") / name)

@@ -168,6 +168,20 @@ def test_a_missing_network_is_one_line(register):
         list(IrdsCorpus("stub").records())
 
 
+def test_all_that_ir_datasets_says_of_a_failed_download_is_one_line(register, irds, capsys):
+    class Chatty(Stub):
+        def docs_iter(self):
+            irds.log.easy().info("download error")
+            irds.log.easy().warn("Download failed")
+            pool = "HTTPSConnectionPool(host='x'): Max retries (Caused by Name('x'))"
+            raise RuntimeError("All sources failed", [ConnectionError(pool)])
+
+    register("stub", Chatty([]))
+    with pytest.raises(UserError, match="cannot be read: RuntimeError: All sources failed; check"):
+        list(IrdsCorpus("stub").records())
+    assert capsys.readouterr().err == ""
+
+
 # -- the hub; a local folder is read through the same library --
 
 

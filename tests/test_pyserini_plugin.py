@@ -253,6 +253,33 @@ def test_the_printed_settings_run_the_same_command(tmp_path):
     assert (again.command, again.arguments) == ("encode", tuple(words[3:]))
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("encode", [], "encode: `encoder`, `input`, `output` missing; it takes encoder, input"),
+        ("encode", ["input", "--corpus", "x", "encoder"], "encode: `output` missing"),
+        ("search.hybrid", ["dense"], "search.hybrid: `sparse`, `fusion`, `run` missing"),
+        ("search", ["--topics", "absent.tsv"], "--topics absent.tsv: no such file"),
+        ("search.lucene", ["--topics=absent/topics"], "--topics absent/topics: no such file"),
+    ],
+)
+def test_what_pyserini_would_fail_on_is_said_before_it_is_imported(
+    monkeypatch, command, words, message
+):
+    monkeypatch.setattr(plugin, "encoder_classes", None)
+    monkeypatch.setattr("ccpretrieve.retrieval.lexical.start_java", None)
+    with pytest.raises(UserError) as failure:
+        run(PyseriniConfig(command=command, arguments=tuple(words)))
+    assert str(failure.value).startswith(message)
+
+
+@pytest.mark.slow
+def test_topics_that_pyserini_does_not_know_are_one_line(tiny_checkpoint, index, tmp_path):
+    words = search_words(index, tiny_checkpoint, "no-such-topics", tmp_path / "run")
+    with pytest.raises(UserError, match="--topics no-such-topics: no such file, and Pyserini"):
+        run(PyseriniConfig(command="search", arguments=words))
+
+
 def test_commands_are_known_by_their_full_module_name_and_others_are_not():
     assert PyseriniConfig(command="pyserini.index.lucene").command == "pyserini.index.lucene"
     with pytest.raises(UserError, match=r"unknown command 'index\.lucen'; did you mean"):

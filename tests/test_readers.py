@@ -213,6 +213,26 @@ def test_a_header_gives_the_order_of_the_columns(write):
     assert passages(path) == [Passage("1", "one", "T")]
 
 
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("docid\ttext\ttitle", "1\tone\tT"),
+        ("id\ttext\ttitle", "1\tone\tT"),  # DPR's
+        ("_id\ttitle\ttext", "1\tT\tone"),
+        ("DocID\tContents\tTitle", "1\tone\tT"),
+        ("pid\tpassage\ttitle", "1\tone\tT"),
+    ],
+)
+def test_the_headers_in_use_are_no_passages(write, header, row):
+    path = write("psgs.tsv", f"{header}\n{row}\n")
+    assert passages(path) == [Passage("1", "one", "T")]
+
+
+def test_a_header_in_a_later_line_and_a_name_given_twice_are_passages(write):
+    path = write("psgs.tsv", "id\tdocid\ttext\nid\ttext\n")
+    assert [passage.id for passage in passages(path)] == ["id", "id"]
+
+
 def test_quoted_fields_are_read_as_csv_and_stray_quotes_as_text(write):
     path = write(
         "psgs.tsv",
@@ -288,6 +308,20 @@ def test_topics_are_an_id_a_tab_and_a_question(write, name):
     assert read_topics(path) == [Topic("1", "Who?"), Topic("2", '"Why"\tnot?')]
 
 
+@pytest.mark.parametrize(
+    "header", ["id\tquestion", "qid\tquery", "query_id\ttext", "Query-ID\tQuestion", "topic\tquery"]
+)
+def test_a_header_is_no_topic(write, header):
+    assert read_topics(write("topics.tsv", f"{header}\n1\tWho?\n")) == [Topic("1", "Who?")]
+
+
+def test_only_a_first_line_of_known_names_is_a_header(write):
+    path = write("topics.tsv", "id\tquestion of identity\nqid\tquery\n")
+    assert read_topics(path) == [Topic("id", "question of identity"), Topic("qid", "query")]
+    message = complaint(write("more.tsv", "id\tquestion\tanswers\n1\tWho?\tHe\n"), read_topics)
+    assert message == ":1: 3 columns; id<TAB>question is needed"
+
+
 @pytest.mark.parametrize("name", ["question", "query", "text"])
 def test_topics_may_be_json_lines(write, name):
     line = json.dumps({"id": 5, name: "誰?", "lang": "ja"})
@@ -322,6 +356,9 @@ def test_qrels_are_separated_by_tabs_or_spaces_and_may_have_several_positives(wr
     [
         ("q1 d1 1", "3 columns; `topic Q0 passage grade` is needed"),
         ("q1 Q0 d2 yes", "grade 'yes' is not a whole number"),
+        ("q1 Q0 d2 1_0", "grade '1_0' is not a whole number"),
+        ("q1 Q0 d2 1.0", "grade '1.0' is not a whole number"),
+        ("q1 Q0 d2 ١", "grade '١' is not a whole number"),
         ("q1 Q0 d1 0", "d1 for topic q1 has grade 0, but 1 on a line before"),
     ],
 )

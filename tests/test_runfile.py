@@ -211,3 +211,12 @@ def test_the_sidecar_is_json_that_keeps_other_scripts_readable(tmp_path):
     text = sidecar_path(path).read_text()
     assert "空" in text
     assert json.loads(text)["topics"] == "日本"
+
+
+def test_a_folder_is_no_run_and_has_no_sidecar(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(), tmp_path, Path("/")):
+        with pytest.raises(UserError, match="not written: a folder; name a file"):
+            write_run(path, {"q": {"d": 1.0}}, "tag", {})
+        assert read_sidecar(path) is None
+    assert list(tmp_path.iterdir()) == []

@@ -94,6 +94,23 @@ def test_questions_from_standard_input_are_answered_one_by_one(made, monkeypatch
     assert err == ""
 
 
+def test_bytes_that_are_no_text_end_the_questions_with_their_line(made, monkeypatch, capsys):
+    stream = io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbffact number 3\r\na \xff\nfact\n"), "utf-8")
+    monkeypatch.setattr(sys, "stdin", stream)
+    with pytest.raises(SystemExit) as stop:
+        search.main(["--hits", "1", "--quiet"])
+    assert stop.value.code == 1
+    out, err = capsys.readouterr()
+    assert out == search.run(SearchConfig("fact number 3", hits=1)) + "\n"
+    assert err == "error: standard input:2: byte 3 is not utf-8; convert it\n"
+
+
+def test_a_closed_standard_input_is_said(made, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="standard input is closed; type a question, or give"):
+        search.run(SearchConfig())
+
+
 def test_a_prompt_is_shown_where_somebody_types(made, monkeypatch, capsys):
     class Terminal(io.StringIO):
         def isatty(self):
@@ -167,6 +184,30 @@ def test_a_run_is_not_written_over_what_is_searched(made, tmp_path):
             search.run(SearchConfig(index=made, topics=str(topics), output=output))
     assert topics.read_text() == "7\tfact number 5\n"
     assert (made / "docid").read_bytes() == before
+
+
+def test_a_folder_is_no_run(made, folder, tmp_path):
+    for output in (tmp_path, Path(), Path("/")):
+        with pytest.raises(UserError, match="a folder; name a file"):
+            search.run(SearchConfig(index=made, topics=str(folder), output=output))
+
+
+def test_the_language_of_the_questions_is_one(made):
+    with pytest.raises(UserError, match="unknown language 'japanes'; did you mean 'japanese'"):
+        search.run(SearchConfig("fact", lang="japanes"))
+    assert search.run(SearchConfig("fact", lang="Japanese"))
+
+
+def test_what_a_file_of_topics_or_a_question_has_no_use_for_is_refused(made, tmp_path):
+    (tmp_path / "mine.tsv").write_text("7\tfact number 5\n")
+    with pytest.raises(UserError, match=r"--split dev: mine\.tsv is a file of topics; leave"):
+        search.run(SearchConfig(topics="mine.tsv", split="dev"))
+    for settings in ({"split": "test"}, {"output": Path("x.trec")}):
+        for question in ("fact", None):
+            with pytest.raises(UserError, match="goes with topics"):
+                SearchConfig(question, **settings)
+    with pytest.raises(UserError, match="did you mean 'test'"):
+        search.run(SearchConfig(topics=str(tmp_path / "facts"), split="tset"))
 
 
 def test_ids_in_another_order_are_noticed(made):
@@ -285,12 +326,28 @@ def test_index_says_size_time_and_recall(made, caplog):
     assert "recall@1 against the flat index on 5 sampled passages: 1.0000" in caplog.text
 
 
+def test_an_index_that_cannot_be_reported_on_is_not_finished(made, monkeypatch):
+    before = sorted(path.name for path in Path("indexes").iterdir())
+
+    def fail(*args):
+        assert not Path("indexes/facts.tiny-xlmr.sq8").exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(index, "recall", fail)
+    with pytest.raises(KeyboardInterrupt):
+        index.run(IndexConfig(embeddings=(made,), factory="SQ8", queries=5))
+    assert sorted(path.name for path in Path("indexes").iterdir()) == before
+
+
 def test_index_refuses_what_it_cannot_make_and_leaves_nothing(made):
     before = sorted(path.name for path in Path("indexes").iterdir())
     with pytest.raises(UserError, match="--factory 'Flatt'"):
         index.run(IndexConfig(embeddings=(made,), factory="Flatt"))
     with pytest.raises(UserError, match="exists; choose another --output"):
         index.run(IndexConfig(embeddings=(made,), output=made))
+    for output in (Path(), Path("/"), Path("..")):
+        with pytest.raises(UserError, match="exists; choose another --output"):
+            index.run(IndexConfig(embeddings=(made,), output=output))
     with pytest.raises(UserError, match="--embeddings absent: no such folder"):
         index.run(IndexConfig(embeddings=(Path("absent"),)))
     assert sorted(path.name for path in Path("indexes").iterdir()) == before
