@@ -183,12 +183,28 @@ def search(settings: Settings) -> Settings:
     return searchers.compare(settings)
 
 
+def training(name: str) -> Callable[[Settings], Settings]:
+    """A task of :mod:`benchmarks.training`, whose libraries the others need not import."""
+
+    def task(settings: Settings) -> Settings:
+        from benchmarks import training as tasks
+
+        prepare_torch(settings)
+        result: Settings = getattr(tasks, name)(settings)
+        return result
+
+    return task
+
+
 TASKS: dict[str, Callable[[Settings], Settings]] = {
     "ours": ours,
     "sentence-transformers": sentence_transformers,
     "pyserini": pyserini,
     "memory": memory,
     "search": search,
+    "train-ours": training("ours"),
+    "train-bare": training("bare"),
+    "train-data": training("data"),
 }
 
 

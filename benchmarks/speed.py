@@ -3,6 +3,8 @@
     python -m benchmarks.speed encode --encoder intfloat/multilingual-e5-small --languages en ar th
     python -m benchmarks.speed search
     python -m benchmarks.speed memory
+    python -m benchmarks.speed train --corpus data/longdocs --encoder intfloat/multilingual-e5-small
+    python -m benchmarks.speed data
 
 Every measurement is a process of its own with pinned threads; tools take turns, and medians are
 compared. What each tool is made to do is in :mod:`benchmarks.candidates` and
@@ -35,6 +37,7 @@ from benchmarks.encoding import (
 from benchmarks.measure import in_child
 from benchmarks.searchers import BARE, TOOLS
 from benchmarks.table import grid
+from benchmarks.training import DataMemoryConfig, TrainSpeedConfig, run_data, run_train
 from ccpretrieve.commandline import command
 from ccpretrieve.config import Config, DataConfig, Many, at_least
 from ccpretrieve.errors import UserError, unknown
@@ -312,11 +315,23 @@ def _write(path: Path | None, figures: Any) -> None:
         write_json(path, figures)
 
 
+def _train(config: TrainSpeedConfig) -> str:
+    with _work_folder() as work:
+        return run_train(config, work)
+
+
+def _data(config: DataMemoryConfig) -> str:
+    with _work_folder() as work:
+        return run_data(config, work)
+
+
 #: First word of the command line -> the rest of it.
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "encode": lambda argv: command(run_encode, EncodeSpeedConfig, "benchmarks.speed encode", argv),
     "search": lambda argv: command(run_search, SearchSpeedConfig, "benchmarks.speed search", argv),
     "memory": lambda argv: command(run_memory, MemorySpeedConfig, "benchmarks.speed memory", argv),
+    "train": lambda argv: command(_train, TrainSpeedConfig, "benchmarks.speed train", argv),
+    "data": lambda argv: command(_data, DataMemoryConfig, "benchmarks.speed data", argv),
 }
 
 
@@ -327,7 +342,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         VERBS[verb](rest)
         return
     if verb in ("--help", "-h"):
-        print("python -m benchmarks.speed {encode,search,memory} [--help]")
+        print("python -m benchmarks.speed {encode,search,memory,train,data} [--help]")
         return
     print(f"error: {unknown('measurement', verb, list(VERBS))}", file=sys.stderr)
     sys.exit(2)

@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+import ccpretrieve
+from ccpretrieve.commandline import await_libraries
 from ccpretrieve.errors import unknown
 
 VERBS = {
@@ -11,13 +13,18 @@ VERBS = {
     "index": "build another kind of index from the embeddings",
     "search": "search an index: topics into a run, or a typed question",
     "evaluate": "score runs against relevance judgements",
+    "pretrain": "pretrain an encoder on documents, by contrastive context prediction",
     "pyserini": "Pyserini's own commands, with our encoders registered",
 }
 
 
 def main() -> None:
     """Run a verb; without one, list them."""
+    await_libraries()
     verb, *rest = sys.argv[1:] or ["--help"]
+    if verb in ("--version", "-V", "version"):
+        sys.stdout.write(f"ccpretrieve {ccpretrieve.__version__}\n")
+        return
     if verb in ("--help", "-h", "help"):
         width = max(map(len, VERBS))
         lines = [f"  {name:<{width}}  {what}" for name, what in VERBS.items()]

@@ -1,26 +1,26 @@
 """From words on a line to a config and back to words: the only place that prints or exits.
 
-Flags, their help, near names for a mistyped one, and YAML come from cyclopts, which reads the
-dataclass; this module decides what every command has in common.
+Flags, their help and near names for a mistyped one come from cyclopts, which reads the dataclass;
+this module decides what every command has in common.
 """
 
 import contextlib
-import dataclasses
+import inspect
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
-import cyclopts
-from cyclopts import App, Parameter
-
-from ccpretrieve.config import Config
 from ccpretrieve.errors import UserError
 
-C = TypeVar("C", bound=Config)
+if TYPE_CHECKING:
+    from ccpretrieve.config import Config
+
+C = TypeVar("C", bound="Config")
 
 
 def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
@@ -33,14 +33,24 @@ def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
         UserError: If a value cannot work.
         cyclopts.CycloptsError: If the flags themselves are wrong.
     """
+    import cyclopts
+    from cyclopts import App, Parameter
+
+    from ccpretrieve.values import from_words, read_yaml, to_yaml
+
+    _join_lines_of_help(config)
     app = App(
         name=f"python -m {verb if '.' in verb else f'ccpretrieve.{verb}'}",
         help=(config.__doc__ or "").split("\n\n")[0],
         help_format="plaintext",
         version_flags=[],
+        suppress_keyboard_interrupt=False,
         result_action="return_value",
+        default_parameter=Parameter(converter=from_words),
     )
     app.meta.group_parameters = cyclopts.Group("Every command", sort_key=1)
+    app.meta.suppress_keyboard_interrupt = False  # or it would exit without a word
+    asked = config
 
     app.default(config)
 
@@ -48,7 +58,7 @@ def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
     def common(
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         config: Path | None = None,
-        print_config: Annotated[bool, Parameter(negative=())] = False,
+        print_config: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     ) -> C | str:
         """Read a YAML file first, or print one.
 
@@ -58,45 +68,18 @@ def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
             print_config: Print the settings as YAML, for --config, and stop.
         """
         if config is not None:
-            app.config = (_yaml(config),)
+            settings = read_yaml(config, asked)
+            app.config = (cyclopts.config.Dict(settings, source=str(config)),)
         built = app(tokens, exit_on_error=False, print_error=False)
         return to_yaml(built) if print_config and built is not None else built
 
     return app.meta(argv, exit_on_error=False, print_error=False)  # type: ignore[no-any-return]
 
 
-def _yaml(path: Path) -> Any:
-    """A cyclopts source for a YAML file, after a check that it is one."""
-    import yaml
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not YAML: {getattr(error, 'problem', error)}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected `setting: value` lines; --print-config shows them")
-    return cyclopts.config.Yaml(path, must_exist=True, use_commands_as_keys=False)
-
-
-def to_yaml(config: Config) -> str:
-    """The settings of ``config`` as YAML that ``--config`` reads back; unset ones are left out."""
-    import yaml
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
-
-    settings = {
-        field.name.replace("_", "-"): plain(getattr(config, field.name))
-        for field in dataclasses.fields(config)
-    }
-    settings = {name: value for name, value in settings.items() if value not in (None, [])}
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip("\n")
+def _join_lines_of_help(config: type) -> None:
+    """Put each setting's description on one line: the help breaks it where the source does."""
+    for base in config.__mro__[:-1]:
+        base.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(base.__doc__ or ""))
 
 
 def command(
@@ -119,18 +102,10 @@ def command(
     Status 0; 1 for what the user can put right (one line on stderr); 2 for wrong flags; 130 after
     Ctrl-C and 143 after SIGTERM, both with one line. A bug keeps its traceback.
     """
-    signal.signal(signal.SIGTERM, _terminated)
+    _occupy_closed_streams()
     try:
-        parsed = parse(config, sys.argv[1:] if argv is None else list(argv), verb)
-        if parsed is None:  # --help has been printed
-            return
-        if isinstance(parsed, str):
-            print(parsed)
-            return
-        with _report_to_stderr(quiet=parsed.quiet):
-            _show(run(parsed))
-    except cyclopts.CycloptsError as error:
-        _stop(f"{' '.join(str(error).split())} (--help lists the flags)", status=2)
+        with _interrupts():
+            _parse_and_run(run, config, verb, sys.argv[1:] if argv is None else list(argv))
     except UserError as error:
         _stop(str(error), status=1)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
@@ -145,13 +120,52 @@ def command(
         _stop(f"terminated; {kept}", status=143)
 
 
+def _parse_and_run(
+    run: Callable[[C], object], config: type[C], verb: str, argv: Sequence[str]
+) -> None:
+    import cyclopts
+
+    try:
+        parsed = parse(config, argv, verb)
+    except cyclopts.CycloptsError as error:
+        _stop(f"{' '.join(str(error).split())} (--help lists the flags)", status=2)
+    if parsed is None:  # --help has been printed
+        return
+    if isinstance(parsed, str):
+        _show(parsed)
+        return
+    with _report_to_stderr(quiet=parsed.quiet):
+        _show(run(parsed))
+
+
 def _show(result: object) -> None:
     """Print what a command returned: nothing, one thing, or one after another as they come."""
-    if isinstance(result, Iterator):
-        for item in result:
-            print(item, flush=True)
-    elif result is not None:
-        print(result)
+    try:
+        if isinstance(result, Iterator):
+            for item in result:
+                print(item, flush=True)
+        elif result is not None:
+            print(result)
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"standard output is {error.encoding} here and cannot hold "
+            f"{error.object[error.start : error.end]!r}; set PYTHONIOENCODING=utf-8"
+        ) from error
+
+
+def _occupy_closed_streams() -> None:
+    """Let no file of ours take the place of a standard stream that the caller has closed.
+
+    ``sys.stdin`` stays None, so that whoever wants to read can say that it is closed.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            if name != "stdin":
+                setattr(sys, name, os.fdopen(descriptor, "w"))
+
+
+# -- signals --
 
 
 class Terminated(BaseException):
@@ -162,7 +176,53 @@ def _terminated(signum: int, frame: object) -> None:
     raise Terminated
 
 
-def _stop(message: str, status: int) -> None:
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM unwind the block, also where Python would swallow the exception.
+
+    A signal that arrives while a callback or a destructor runs (importing a library runs many) is
+    reported as ignored; here it is raised again a moment later.
+    """
+    signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGINT) is _not_begun:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = sys.unraisablehook
+
+    def again(swallowed: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(swallowed.exc_type, KeyboardInterrupt | Terminated):
+            before(swallowed)
+            return
+        kind = swallowed.exc_type
+
+        def late(signum: int, frame: object) -> None:
+            raise kind
+
+        signal.signal(signal.SIGALRM, late)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def await_libraries() -> None:
+    """Until :func:`command` runs, let Ctrl-C end the process with one line.
+
+    For a process that is a command of ours and imports what it needs: nothing is begun, nothing has
+    to be cleaned up.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _not_begun)
+
+
+def _not_begun(signum: int, frame: object) -> None:
+    os.write(2, b"error: interrupted; nothing was begun\n")
+    os._exit(130)
+
+
+def _stop(message: str, status: int) -> NoReturn:
     print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
     sys.exit(status)
 
@@ -182,3 +242,8 @@ def _report_to_stderr(*, quiet: bool) -> Iterator[None]:
         logger.removeHandler(handler)
         level, logger.propagate = before
         logger.setLevel(level)
+
+
+_spec = getattr(sys.modules["__main__"], "__spec__", None)
+if _spec is not None and _spec.name.startswith("ccpretrieve."):  # python -m ccpretrieve.VERB
+    await_libraries()

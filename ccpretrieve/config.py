@@ -6,9 +6,11 @@ argument of the class; its help text is its line under ``Attributes``. There is 
 checkpoint or the index, as its line says. Combinations that cannot work fail here, on construction.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,9 +23,12 @@ DTYPES = ("float32", "bfloat16", "float16")
 FORMATS = ("text", "json", "markdown", "latex")
 MOST_IN_A_SHARD = 10_000_000
 ON_DUPLICATE = ("error", "first")
+MAY_BE_EMPTY = ("query_prefix", "passage_prefix", "prefix")  # fields to which "" is an answer
 
 #: A repeatable flag: ``--run a --run b`` and ``--run a b`` are the same.
 Many = Parameter(consume_multiple=True, negative=())
+#: All words that follow, flags of another program among them.
+Rest = Parameter(negative=(), allow_leading_hyphen=True, show_default=False)
 #: A switch that is off unless named.
 Switch = Parameter(negative=(), show_default=False)
 
@@ -48,6 +53,16 @@ def at_least(flag: str, value: int | None, least: int) -> None:
         raise UserError(f"{flag} must be at least {least}, got {value}")
 
 
+def a_device(name: str | None) -> None:
+    """Fail if ``name`` is a torch device that holds no numbers; others are torch's to judge.
+
+    Raises:
+        UserError: Naming the flag.
+    """
+    if name is not None and name.partition(":")[0] == "meta":
+        raise UserError(f"--device {name} holds shapes and no numbers; use cpu or cuda")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """What every command has.
@@ -57,6 +72,24 @@ class Config:
     """
 
     quiet: Annotated[bool, Switch] = False
+
+    def __post_init__(self) -> None:
+        for setting, text in self._texts():
+            flag = f"--{setting.name.replace('_', '-')}" if setting.kw_only else setting.name
+            if not text and setting.default != text and setting.name not in MAY_BE_EMPTY:
+                raise UserError(f"{flag} is empty; give it a value, or leave it out")
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise UserError(f"{flag} {text!r}: not UTF-8; write or name it anew") from error
+
+    def _texts(self) -> "Iterator[tuple[dataclasses.Field[Any], str]]":
+        """Every setting that is text or a path, with its value; those of a list one by one."""
+        for setting in dataclasses.fields(self):
+            value = getattr(self, setting.name)
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, str | Path):
+                    yield setting, str(item)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +158,7 @@ class EncodeConfig(DataConfig):
     dry_run: Annotated[bool, Switch] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.corpus.strip():
             raise UserError("--corpus is empty; give a name, a folder or a file")
         one_of("pooling", self.pooling, POOLINGS)
@@ -132,6 +166,7 @@ class EncodeConfig(DataConfig):
         one_of("similarity", self.similarity, SIMILARITIES)
         one_of("dtype", self.dtype, DTYPES)
         one_of("on-duplicate", self.on_duplicate, ON_DUPLICATE)
+        a_device(self.device)
         at_least("--max-length", self.max_length, 4)
         at_least("--batch-tokens", self.batch_tokens, 1)
         at_least("--shard-size", self.shard_size, 1)
@@ -154,7 +189,8 @@ class IndexConfig(Config):
     Attributes:
         embeddings: Folder written by `encode`; several to merge the shards of several machines.
         factory: A FAISS factory string such as Flat, HNSW32, IVF1024,PQ64, SQfp16 or SQ8.
-        output: Folder of the new index. Default: <embeddings>.<factory>.
+        output: Folder of the new index. Default: <embeddings>.<factory>, in lower case; of several
+            machines' folders merged, <corpus>.<tag>, with .<factory> unless that is Flat.
         queries: Sampled passages searched to compare with a flat index.
         seed: Seeds the training sample and the compared queries.
     """
@@ -166,6 +202,7 @@ class IndexConfig(Config):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.embeddings:
             raise UserError("--embeddings needs a folder that `python -m ccpretrieve.encode` wrote")
         at_least("--queries", self.queries, 0)
@@ -179,7 +216,7 @@ class SearchConfig(DataConfig):
     Attributes:
         question: A question; its best passages are printed. Without one, topics are searched.
         corpus: Name or folder of the corpus; finds the index and, with --split, the topics.
-        split: Which of the corpus' topics: train, dev or test.
+        split: Which of the corpus' topics: train, dev or test. Default: test.
         index: Folder of the index. Default: the one index of --corpus in indexes/.
         topics: File of `id<TAB>question` lines, or a name such as mrtydi-ja (with --split).
         encoder: Checkpoint, if it is not where the index says or the index names none.
@@ -196,7 +233,7 @@ class SearchConfig(DataConfig):
 
     question: str | None = field(default=None, kw_only=False)
     corpus: str | None = None
-    split: str = "test"
+    split: str | None = None
     index: Path | None = None
     topics: str | None = None
     encoder: str | None = None
@@ -210,13 +247,19 @@ class SearchConfig(DataConfig):
     dtype: str | None = None
 
     def __post_init__(self) -> None:
+        if self.question is not None and not self.question.strip():
+            raise UserError("the question is empty")
+        super().__post_init__()
         one_of("dtype", self.dtype, DTYPES)
+        a_device(self.device)
         at_least("--hits", self.hits, 1)
         at_least("--batch-tokens", self.batch_tokens, 1)
         if self.question is not None and self.topics is not None:
             raise UserError("give a question or --topics, not both")
-        if self.question is not None and not self.question.strip():
-            raise UserError("the question is empty")
+        if self.question is not None or (self.topics is None and self.corpus is None):
+            for flag, value in (("--split", self.split), ("--output", self.output)):
+                if value is not None:
+                    raise UserError(f"{flag} {value}: goes with topics (--corpus or --topics) only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +287,7 @@ class EvaluateConfig(DataConfig):
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("format", self.format, FORMATS)
         one_of("significance", self.significance, ("student", "fisher", "tukey"))
         if not self.run:
@@ -269,6 +313,7 @@ class CorporaConfig(DataConfig):
     format: str = "text"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("format", self.format, ("text", "json"))
         if self.fetch and not self.names:
             raise UserError("--fetch needs the names of the corpora to download")

@@ -121,7 +121,7 @@ def _agree(total: int) -> None:
     Raises:
         UserError: If the answer is not yes, or there is nobody to ask.
     """
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UserError(f"about {human(total)} to download; pass --yes to agree")
     sys.stderr.write(f"download about {human(total)}? [y/N] ")
     sys.stderr.flush()

@@ -10,6 +10,7 @@ import itertools
 import logging
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from ccpretrieve.data.languages import language
 from ccpretrieve.data.records import Passage
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import PARTIAL, finish, only_writer
+from ccpretrieve.files import PARTIAL, finish, only_writer, writing_failed
 from ccpretrieve.retrieval import meta, names
 from ccpretrieve.retrieval.store import FOLDER, Store, differences
 
@@ -82,12 +83,13 @@ def run(config: EncodeConfig) -> Path | str:
             from others.
     """
     job = _prepare(config)
+    _check_place(job.output)  # before the corpus is read
     census = take_census(job.corpus, on_duplicate=config.on_duplicate)
     logger.info(_describe(job, census))
-    if config.dry_run:
-        return estimate(job, census)
     if job.output.exists():
         return _already_there(job, census)
+    if config.dry_run:
+        return estimate(job, census)
     partial = job.output.with_name(job.output.name + PARTIAL)
     with only_writer(partial, "encoding"):
         if job.output.exists():  # another process finished it meanwhile
@@ -126,6 +128,21 @@ def _prepare(config: EncodeConfig) -> Job:
     part = (config.shard_id, config.shard_num)
     output = config.output or names.index_folder(corpus.name, tag, part)
     return Job(config, corpus, encoder, spoken, output)
+
+
+def _check_place(output: Path) -> None:
+    """Fail unless a folder can be made at ``output``, or is there already."""
+    if output.exists():
+        return
+    above = _existing(output)
+    blocked = [path for path in output.absolute().parents if path.exists() and not path.is_dir()]
+    if blocked:
+        raise UserError(f"{blocked[0]}: a file stands where a folder belongs; move it away")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".ccpretrieve-", dir=above):
+            pass
+    except OSError as error:
+        raise writing_failed(output, error) from error
 
 
 def _describe(job: Job, census: Census) -> str:

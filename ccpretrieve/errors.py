@@ -24,6 +24,8 @@ def unknown(kind: str, name: object, known: Collection[str], listing: str = "") 
     >>> print(unknown("pooling", "men", ["cls", "mean"]))
     unknown pooling 'men'; did you mean 'mean'? allowed: cls, mean
     """
-    near = difflib.get_close_matches(str(name), known, n=3)
+    spelled = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(str(name).lower(), spelled, n=3)
+    near = [spelled[each] for each in found]
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
     return UserError(f"unknown {kind} {name!r}{hint} {listing or 'allowed: ' + ', '.join(known)}")

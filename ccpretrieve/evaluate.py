@@ -173,6 +173,9 @@ def run(config: EvaluateConfig) -> Evaluation:
     if config.per_topic and config.format not in ("text", "json"):
         raise UserError("--per-topic goes with --format text or json")
     files = named(config.run)
+    for path in config.run:
+        if path.is_dir():
+            raise UserError(f"{path}: a folder; name a run file in it")
     if config.qrels:
         source, split = config.qrels, config.split or SPLIT
     else:

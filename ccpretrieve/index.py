@@ -35,21 +35,25 @@ def run(config: IndexConfig) -> Path:
     """
     stores = [Store.open(_shards(folder)) for folder in config.embeddings]
     output = config.output or _default_output(config, stores)
+    _refuse_existing(output)
     partial = output.with_name(f"{output.name}.index{PARTIAL}")
     with only_writer(partial, "building an index"):
-        if output.exists():
-            raise UserError(f"{output}: exists; choose another --output")
+        _refuse_existing(output)
         _empty(partial)  # what a killed call left; nothing of it can be gone on from
         begun = time.perf_counter()
         try:
             store = _fill(config, stores, output, partial)
+            report(config, output, partial, store, time.perf_counter() - begun)
         except BaseException:
             _empty(partial)
             raise
-        seconds = time.perf_counter() - begun
         finish(partial, output)
-    report(config, output, store, seconds)
     return output
+
+
+def _refuse_existing(output: Path) -> None:
+    if output.exists():
+        raise UserError(f"{output}: exists; choose another --output")
 
 
 def _empty(folder: Path) -> None:
@@ -94,17 +98,25 @@ def _fill(config: IndexConfig, stores: Sequence[Store], output: Path, partial: P
     return store
 
 
-def report(config: IndexConfig, output: Path, store: Store, seconds: float) -> None:
-    """Log size, time, and recall against the exact result on sampled passages as questions."""
+def report(config: IndexConfig, output: Path, folder: Path, store: Store, seconds: float) -> None:
+    """Log size, time, and recall against the exact result on sampled passages as questions.
+
+    Args:
+        config: What was asked for.
+        output: What the index will be called.
+        folder: Where it is, beside ``output``.
+        store: What it was made from.
+        seconds: That took.
+    """
     from ccpretrieve.retrieval.faiss_index import INDEX, Index
 
-    size = (output / INDEX).stat().st_size
+    size = (folder / INDEX).stat().st_size
     logger.info(
         "%s: %s over %d vectors, %.1f MB, built in %.1f s",
         *(output, config.factory, store.count, size / 1e6, seconds),
     )
     if config.factory != "Flat" and config.queries:
-        found = recall(Index.load(output), config.queries, config.seed)
+        found = recall(Index.load(folder), config.queries, config.seed)
         logger.info(
             "recall@%d against the flat index on %d sampled passages: %.4f",
             *(_depth(store), min(config.queries, store.count), found),

@@ -32,10 +32,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
-
 from ccpretrieve.commandline import command
-from ccpretrieve.config import Config
+from ccpretrieve.config import Config, Rest
 from ccpretrieve.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -80,9 +78,7 @@ class PyseriniConfig(Config):
     """
 
     command: str = field(kw_only=False)
-    arguments: Annotated[
-        tuple[str, ...], Parameter(negative=(), allow_leading_hyphen=True, show_default=False)
-    ] = field(default=(), kw_only=False)
+    arguments: Annotated[tuple[str, ...], Rest] = field(default=(), kw_only=False)
 
     def __post_init__(self) -> None:
         if self.command.removeprefix("pyserini.") not in COMMANDS:
@@ -99,6 +95,7 @@ def run(config: PyseriniConfig) -> None:
     """
     module = COMMANDS[config.command.removeprefix("pyserini.")]
     arguments, encoder, language = list(config.arguments), None, ""
+    _check_words(config.command, arguments, _SECTIONS.get(module, ("",)))
     if module in _SECTIONS:
         arguments, encoder, language = prepare(arguments, *_SECTIONS[module])
     from ccpretrieve.retrieval.lexical import start_java
@@ -113,6 +110,27 @@ def run(config: PyseriniConfig) -> None:
         stack.enter_context(_argv([module, *arguments]))
         sys.modules.pop(f"{module}.__main__", None)  # a hybrid search imports it; it must run anew
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _check_words(command: str, arguments: Sequence[str], parts: Sequence[str]) -> None:
+    """Say at once what Pyserini would find missing half a minute later.
+
+    Raises:
+        UserError: If a part of the arguments, or the file of topics, is not there.
+    """
+    if {"-h", "--help"} & set(arguments):
+        return
+    missing = [f"`{part}`" for part in parts if part and part not in arguments]
+    if missing:
+        raise UserError(
+            f"{command}: {', '.join(missing)} missing; it takes {', '.join(parts)}, each followed "
+            f"by its arguments: `{command} {parts[0]} --help` lists them"
+        )
+    parser = _parser()
+    parser.add_argument("--topics")
+    topics = parser.parse_known_args(arguments)[0].topics
+    if topics and re.search(r"/|\.(tsv|txt|jsonl?|gz)$", topics) and not Path(topics).is_file():
+        raise UserError(f"--topics {topics}: no such file; check the name")
 
 
 def prepare(
@@ -256,6 +274,10 @@ def _complaints() -> Iterator[None]:
             raise UserError("Pyserini gave up; it says above why") from error
         raise
     except ValueError as error:
+        if topics := re.fullmatch("Topic (.+) Not Found", str(error)):
+            raise UserError(
+                f"--topics {topics[1]}: no such file, and Pyserini knows no topics of that name"
+            ) from error
         found = re.match(r"(\d+) fields are found at Line#(\d+) in file (.+?)\.(\d+) ", str(error))
         if found is None:
             raise

@@ -6,6 +6,8 @@ A question on the line is answered on the spot, with the passages' text. Without
 are read from a prompt or from standard input.
 """
 
+import dataclasses
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ccpretrieve.commandline import command
 from ccpretrieve.config import SearchConfig
+from ccpretrieve.data.languages import language
 from ccpretrieve.data.records import Topic
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import slug
@@ -21,6 +24,7 @@ from ccpretrieve.retrieval import names
 if TYPE_CHECKING:
     from ccpretrieve.retrieval.faiss_index import Hit, Index
 
+SPLIT = "test"  # where nobody names one
 HITS_OF_A_RUN, HITS_OF_A_QUESTION = 100, 5
 WIDTH = 300  # characters of a passage shown
 
@@ -35,9 +39,13 @@ def run(config: SearchConfig) -> "Path | str | Iterator[str]":
     Raises:
         UserError: If there is no such index, or it was made with another encoder or settings.
     """
+    spoken = language(config.lang).code if config.lang else ""
+    config = dataclasses.replace(config, lang=spoken or None)
     folder = find_index(config)
     topics = _topics(config)
     if topics is None and config.question is None:
+        if sys.stdin is None:
+            raise UserError("standard input is closed; type a question, or give --topics")
         return _answers(config, _open(config, folder))
     index = _open(config, folder)
     if config.question is not None:
@@ -109,13 +117,17 @@ def _topics(config: SearchConfig) -> tuple[str, list[Topic], str] | None:
         return None
     if config.topics is not None and Path(config.topics).is_file():
         path = Path(config.topics)
+        if config.split is not None:
+            raise UserError(
+                f"--split {config.split}: {path} is a file of topics; leave --split out"
+            )
         return names.topics_name(path), read_topics(path), config.lang or ""
     source = config.topics or config.corpus
     if source is None:
         return None
-    corpus = open_corpus(source, config.data_dir)
-    topics = corpus.topics(config.split)
-    return f"{corpus.name}.{config.split}", topics, config.lang or corpus.topic_language
+    corpus, split = open_corpus(source, config.data_dir), config.split or SPLIT
+    topics = corpus.topics(split)
+    return f"{corpus.name}.{split}", topics, config.lang or corpus.topic_language
 
 
 def search_topics(
@@ -150,6 +162,8 @@ def search_topics(
 def _spare_input(config: SearchConfig, index: "Index", output: Path) -> None:
     """Fail if the run would be written over the topics or into the index."""
     topics = Path(config.topics) if config.topics else None
+    if output.is_dir():
+        raise UserError(f"--output {output}: a folder; name a file")
     inside = output.resolve().is_relative_to(index.path.resolve())
     if inside or (topics is not None and output.resolve() == topics.resolve()):
         raise UserError(f"--output {output}: is what is searched; choose another file")
@@ -166,7 +180,7 @@ def _made_by(
 ) -> dict[str, Any]:
     return {
         "topics": config.topics or config.corpus,
-        "split": None if Path(config.topics or "").is_file() else config.split,
+        "split": None if Path(config.topics or "").is_file() else config.split or SPLIT,
         "corpus": index.meta["corpus"] if index.meta else None,
         "index": str(index.path),
         "kind": index.meta["index"]["kind"] if index.meta else None,
@@ -184,16 +198,35 @@ def _answer(config: SearchConfig, index: "Index", question: str) -> "list[Hit]":
 
 def _answers(config: SearchConfig, index: "Index") -> Iterator[str]:
     """Answer questions from a prompt, or from standard input, until it ends."""
+    for question in _questions():
+        yield show(_answer(config, index, question))
+
+
+def _questions() -> Iterator[str]:
+    """Questions typed at a prompt, or the lines of standard input, blank ones left out.
+
+    Raises:
+        UserError: Naming the line, if it is not text in the encoding of standard input.
+    """
     prompt = sys.stdin.isatty()
-    while True:
+    raw = getattr(sys.stdin, "buffer", None)  # bytes, so that a wrong one has its line
+    for number in itertools.count(1):
         if prompt:
             sys.stderr.write("question> ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
+        line: str | bytes = sys.stdin.readline() if raw is None else raw.readline()
         if not line:
             return
+        if isinstance(line, bytes):
+            try:
+                line = line.decode(sys.stdin.encoding).removeprefix("\ufeff")
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"standard input:{number}: byte {error.start + 1} is not {sys.stdin.encoding}; "
+                    "convert it"
+                ) from error
         if line.strip():
-            yield show(_answer(config, index, line.strip()))
+            yield line.strip()
 
 
 def show(hits: "Sequence[Hit]") -> str:

@@ -34,6 +34,7 @@ ATTEMPTS = 4  # in a row without a new byte, then we give up
 PAUSE = 0.5  # seconds before the next attempt; doubled each time nothing new came
 TIMEOUT = 30.0  # seconds without an answer
 CHUNK = 1 << 16
+NO_CONNECTION = "no connection"
 RETRIED = (408, 425, 429)  # statuses below 500 that pass
 
 
@@ -55,8 +56,10 @@ def download(url: str, target: Path, checksum: str = "") -> Path:
     """
     import pooch
 
-    make_directory(target.parent)
-    with only_writer(target.with_name(target.name + ".fetching"), "downloading"):
+    with (
+        _no_empty_folders(target.parent),
+        only_writer(target.with_name(target.name + ".fetching"), "downloading"),
+    ):
         transfer = Transfer(target)
         if target.exists():
             transfer.clean()
@@ -85,6 +88,23 @@ def download(url: str, target: Path, checksum: str = "") -> Path:
             with atomic(_record(target)) as stream:
                 stream.write(f"{digest.removeprefix('sha256:')}  {target.name}\n".encode())
         return target
+
+
+@contextlib.contextmanager
+def _no_empty_folders(folder: Path) -> Iterator[None]:
+    """Create a folder; if the block fails, remove it and its parents that were not there before.
+
+    What holds a file, the beginning of a download say, stays.
+    """
+    new = [above for above in (folder, *folder.parents) if not above.exists()]
+    make_directory(folder)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):  # something is in it
+            for above in new:  # the inner ones first
+                above.rmdir()
+        raise
 
 
 def _record(target: Path) -> Path:
@@ -163,7 +183,8 @@ class Transfer:
             most = max(most, self._size())
             if failures >= ATTEMPTS:
                 raise _by_hand(url, self.target, reason)
-            logger.info("%s: %s; trying again", self.target.name, reason)
+            level = logging.DEBUG if reason == NO_CONNECTION and not most else logging.INFO
+            logger.log(level, "%s: %s; trying again", self.target.name, reason)
             time.sleep(PAUSE * 2**failures)
 
     def _attempt(self, url: str) -> bool:
@@ -288,7 +309,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, requests.exceptions.ProxyError):
         return "the proxy cannot be reached"
     if isinstance(error, requests.ConnectionError):
-        return "no connection"
+        return NO_CONNECTION
     return f"the connection was cut: {type(error).__name__}"
 
 

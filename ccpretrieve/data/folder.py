@@ -43,7 +43,7 @@ GENERIC = {COLLECTION, "corpus", "docs", "passages", "data"}
 TOPICS = re.compile(r"topics?\.(?P<split>[^.]+)\.(?:tsv|txt|jsonl)(?:\.gz)?")
 QRELS = re.compile(r"qrels\.(?P<split>[^.]+)\.(?:txt|tsv)(?:\.gz)?")
 ANSWERS = re.compile(r"answers(?:\.(?P<split>[^.]+))?\.jsonl(?:\.gz)?")
-BESIDE = re.compile(r"(?:topics?|qrels|answers)\b.*")  # what is never taken for passages
+BESIDE = re.compile(r"(?:topics?|qrels|answers)\b.*|.*\.trec\.json")  # never taken for passages
 
 
 class FileCorpus(Corpus):
@@ -135,6 +135,10 @@ class FolderCorpus(FileCorpus):
         if not path.is_dir():
             if not path.exists():
                 raise UserError(f"{path}: no such folder or file; check the name")
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: a pipe or device, which cannot be read twice; write it to a file"
+                )
             super().__init__(name, language=code, passages=[path])
             return
         files = _listing(path)
@@ -181,7 +185,7 @@ def _passages(folder: Path, *, needed: bool) -> list[Path]:
     """
     inner = folder / COLLECTION
     place = inner if inner.is_dir() else folder
-    files = [path for path in _listing(place) if not BESIDE.fullmatch(path.name)]
+    files = [path for path in _listing(place) if not _is_beside(path)]
     json_files = [path for path in files if suffix(path) in JSON_SUFFIXES]
     tsv_files = [path for path in files if suffix(path) in TSV_SUFFIXES]
     if json_files and tsv_files:
@@ -198,6 +202,13 @@ def _passages(folder: Path, *, needed: bool) -> list[Path]:
         if other is not path:
             raise UserError(f"{path}: {other.name} is there too; keep one of them")
     return found
+
+
+def _is_beside(path: Path) -> bool:
+    """Whether a file is something else than passages: topics, say, or what made a run."""
+    described = path.name.removesuffix(".json")  # beside a run x lies x.json
+    sidecar = described != path.name and path.with_name(described).is_file()
+    return bool(sidecar or BESIDE.fullmatch(path.name))
 
 
 def _words(path: Path) -> list[str]:

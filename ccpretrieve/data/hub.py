@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -172,7 +173,8 @@ def _fetching(source: str, *failures: type[Exception]) -> Iterator[None]:
         *failures,
     )
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its retries, line by line
-    logging.getLogger("ir_datasets").setLevel(logging.ERROR)
+    quiet = _Only(logging.ERROR)
+    logging.getLogger("ir_datasets").addFilter(quiet)  # it sets its level when it first speaks
     try:
         yield
     except UserError:
@@ -180,8 +182,28 @@ def _fetching(source: str, *failures: type[Exception]) -> Iterator[None]:
     except MalformedError as error:
         raise UserError(f"{source}: {error}") from error
     except kinds as error:
-        reason = (str(error).splitlines() or [""])[0][:300]
         raise UserError(
-            f"{source}: cannot be read: {type(error).__name__}: {reason}; check the name and the"
-            " network, or fetch the files by hand and name their folder"
+            f"{source}: cannot be read: {type(error).__name__}: {_reason(error)}; check the name "
+            "and the network, or fetch the files by hand and name their folder"
         ) from error
+    finally:
+        logging.getLogger("ir_datasets").removeFilter(quiet)
+
+
+class _Only(logging.Filter):
+    """Lets messages pass from a level on."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__()
+        self.level = level
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a message passes."""
+        return record.levelno >= self.level
+
+
+def _reason(error: Exception) -> str:
+    """What a library says, its first line, without the exceptions inside the exception."""
+    first = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+    line = (first.splitlines() or [""])[0].partition(" (Caused by")[0]
+    return textwrap.shorten(line, 200, placeholder=" ...")

@@ -21,7 +21,21 @@ TSV_SUFFIXES = (".tsv",)
 ID_NAMES = ("id", "docid", "_id")
 QUESTION_NAMES = ("question", "query", "text")
 ANSWER_NAMES = ("answers", "answer")
+#: What the columns of a TSV are called in a header line, beside the names above.
+ALSO_IDS = (
+    "doc_id",
+    "did",
+    "pid",
+    "passage_id",
+    "qid",
+    "query_id",
+    "query-id",
+    "topic",
+    "topic_id",
+)
+ALSO_TEXT = ("contents", "passage", "body")
 
+GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 #: ``json.loads`` without its search for white space, which takes half of a short line's time.
 PARSE = json.JSONDecoder().raw_decode
 #: A field in csv's double quotes, or any other; possessive, so that stray quotes cost no time.
@@ -42,7 +56,8 @@ def read_passages(path: Path) -> Iterator[Record]:
 
     Args:
         path: JSON lines (``.jsonl``, ``.json``) as :func:`to_passage` takes them, or ``.tsv`` lines
-            ``id<TAB>text[<TAB>title]``, with or without such a header; ``.gz`` of either.
+            ``id<TAB>text[<TAB>title]``, with or without a header that names the columns; ``.gz`` of
+            either.
 
     Raises:
         UserError: Naming file and line, if it cannot be read or a passage is malformed.
@@ -165,8 +180,8 @@ class _Tsv:
         fields = split_tsv(line)
         if not self.columns:
             self.columns = ("id", "text", "title")
-            names = tuple(field.strip().lower() for field in fields)
-            if {"id", "text"} <= set(names) <= set(self.columns):
+            names = tuple(_column(field) for field in fields)
+            if {"id", "text"} <= set(names) <= set(self.columns) and len(set(names)) == len(names):
                 self.columns = names
                 return None
         continued, self.open_quote = self.open_quote, _opens_a_quote(fields[-1])
@@ -180,6 +195,14 @@ class _Tsv:
         except MalformedError as error:
             hint = "; the line before leaves a quote open: put each passage on one line"
             raise MalformedError(f"{error}{hint if continued else ''}") from None
+
+
+def _column(field: str) -> str:
+    """What a header calls a column, in our words."""
+    name = field.strip().lower()
+    if name in (*ID_NAMES, *ALSO_IDS):
+        return "id"
+    return "text" if name in ALSO_TEXT else name
 
 
 def split_tsv(line: str) -> list[str]:
@@ -212,14 +235,15 @@ def read_topics(path: Path) -> list[Topic]:
     """Read questions.
 
     Args:
-        path: Lines ``id<TAB>question``, or JSON lines ``{"id", "question"}`` if it is named
-            ``.jsonl`` or ``.json``; ``.gz`` of either.
+        path: Lines ``id<TAB>question``, with or without such a header, or JSON lines ``{"id",
+            "question"}`` if it is named ``.jsonl`` or ``.json``; ``.gz`` of either.
 
     Raises:
         UserError: Naming file and line, if it cannot be read, a topic is malformed, or an id
             occurs twice.
     """
-    parse = _topic_of_json if suffix(path) in JSON_SUFFIXES else _topic_of_tsv
+    parse: Callable[[str], Topic | None]
+    parse = _topic_of_json if suffix(path) in JSON_SUFFIXES else _TopicsTsv()
     seen = _Once(path)
     return [seen(number, topic) for number, topic in parsed(path, parse, "topics")]
 
@@ -239,11 +263,24 @@ class _Once:
         return topic
 
 
-def _topic_of_tsv(line: str) -> Topic:
-    identifier, tab, question = line.partition("\t")
-    if not tab:
-        raise MalformedError("no tab; id<TAB>question is needed")
-    return Topic(to_id(identifier), _question(question))
+class _TopicsTsv:
+    """Parses the lines of one TSV file of topics; the question may hold tabs."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def __call__(self, line: str) -> Topic | None:
+        identifier, tab, question = line.partition("\t")
+        first, self.begun = not self.begun, True
+        if first and _column(identifier) == "id":
+            names = [name.strip().lower() for name in question.split("\t")]
+            if names[0] in QUESTION_NAMES:
+                if len(names) > 1:
+                    raise MalformedError(f"{len(names) + 1} columns; id<TAB>question is needed")
+                return None
+        if not tab:
+            raise MalformedError("no tab; id<TAB>question is needed")
+        return Topic(to_id(identifier), _question(question))
 
 
 def _topic_of_json(line: str) -> Topic:
@@ -286,12 +323,9 @@ def _judgement(line: str) -> tuple[str, str, int]:
     if len(columns) != 4:
         raise MalformedError(f"{len(columns)} columns; `topic Q0 passage grade` is needed")
     topic, _, passage, grade = columns
-    try:
-        return topic, passage, int(grade)
-    except ValueError:
-        raise MalformedError(
-            f"grade {grade!r} is not a whole number; 1 is relevant, 0 is not"
-        ) from None
+    if not GRADE.fullmatch(grade):
+        raise MalformedError(f"grade {grade!r} is not a whole number; 1 is relevant, 0 is not")
+    return topic, passage, int(grade)
 
 
 def read_answers(path: Path) -> list[Question]:

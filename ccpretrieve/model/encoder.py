@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ccpretrieve.config import DTYPES, one_of
+from ccpretrieve.config import DTYPES, a_device, one_of
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import checkpoint
@@ -258,6 +258,7 @@ def choose_device(name: str | None) -> torch.device:
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    a_device(name)
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

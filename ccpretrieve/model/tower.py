@@ -1,8 +1,7 @@
 """One Transformer with its tokenizer and pooling: token ids to vectors (sections 3.1 and 4.2).
 
     h  = hidden states of layer L            (B, T, D)
-    v  = h[:, 0]                             pooling cls
-    v  = sum_t m_t h_t / sum_t m_t           pooling mean, m the mask without padding
+    v  = pool(h)                             (B, D), see ccpretrieve.model.pooling
 
 Only the layers up to L are run, the unused pooler is dropped, and hidden states of other layers
 are never kept.
@@ -22,6 +21,7 @@ from torch import Tensor
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
 from ccpretrieve.model.fused import FusedLayers
+from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.settings import EncoderSettings, module_folders
 
 #: Architectures whose hidden states of layer N do not depend on later layers nor on a last norm.
@@ -163,10 +163,7 @@ class Tower:
         if self.pooling == "pooler":
             pooled: Tensor = output.pooler_output
             return pooled
-        if self.pooling == "cls":
-            return states[:, 0]
-        weights = mask.unsqueeze(-1).to(states.dtype)  # (B, T, 1)
-        return (states * weights).sum(dim=1) / weights.sum(dim=1)
+        return pool(states, mask, self.pooling)
 
     def _pad(self, batch: Sequence[Tokens]) -> dict[str, Tensor]:
         width = max(len(tokens.ids) for tokens in batch)

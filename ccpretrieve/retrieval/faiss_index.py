@@ -11,6 +11,8 @@ import contextlib
 import hashlib
 import logging
 import mmap
+import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval import meta as metadata
-from ccpretrieve.retrieval.store import Store
+from ccpretrieve.retrieval.store import FOLDER, Store, mend
 
 if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
@@ -100,7 +102,7 @@ class Index:
         if len(docids) != index.ntotal:
             raise UserError(
                 f"{path}: index holds {index.ntotal} vectors, docid {len(docids)} ids; "
-                f"remove {path} and encode again"
+                f"{_mend(path)}"
             )
         if meta is not None:
             _check(path, meta["index"], index)
@@ -195,7 +197,7 @@ class Index:
             end = start + count
             rankings.append(dict(zip(docids[start:end], values[start:end], strict=True)))
             if len(rankings[-1]) != count:
-                raise UserError(f"{self.path}: names a passage twice in docid; encode again")
+                raise UserError(f"{self.path}: names a passage twice in docid; {_mend(self.path)}")
             start = end
         return rankings
 
@@ -206,7 +208,10 @@ class Index:
             return {}
         found = Store.open(folder).lookup(rows)
         if any(self.docids[row] != passage.id for row, passage in found.items()):
-            raise UserError(f"{folder}: holds other passages than docid names; encode again")
+            raise UserError(
+                f"{folder}: holds other passages than docid names; remove {self.path} and make it "
+                "again"
+            )
         return found
 
 
@@ -229,15 +234,29 @@ def _matrix_products(size: int) -> Iterator[None]:
 
 def _check(path: Path, said: dict[str, Any], index: Any) -> None:
     """Fail unless the files of an index are those that its ``meta.json`` was written with."""
-    again = f"remove {path} and encode again"
     if (said["count"], said["dim"]) != (index.ntotal, index.d):
         raise UserError(
             f"{path}: index holds {index.ntotal} vectors of width {index.d}, meta.json says "
-            f"{said['count']} of {said['dim']}; {again}"
+            f"{said['count']} of {said['dim']}; {_mend(path)}"
         )
     with (path / DOCID).open("rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != said["docid"]:
-            raise UserError(f"{path}: docid changed since it was written; {again}")
+            raise UserError(f"{path}: docid changed since it was written; {_mend(path)}")
+    if said.get("sampled", sampled := metadata.sampled_hash(path / INDEX)) != sampled:
+        raise UserError(f"{path}: index changed since it was written; {_mend(path)}")
+
+
+def _mend(folder: Path) -> str:
+    """How to have an index again that is damaged, from its shards where they lie in the folder."""
+    return mend(folder) if (folder / FOLDER).is_dir() else f"remove {folder} and make it again"
+
+
+def reason(error: RuntimeError) -> str:
+    """What FAISS says is wrong, without the place in its source, in so many words as fit a line."""
+    text = " ".join(str(error).split())
+    text = re.sub(r"^Error in .* at \S+:\d+: ", "", text)
+    text = re.sub(r"^Error: '.*?' failed: ", "", text).removeprefix("Error: ")
+    return textwrap.shorten(text, 160, placeholder=" ...")
 
 
 class Lines(Sequence[str]):
@@ -253,7 +272,7 @@ class Lines(Sequence[str]):
         self.path = path
         self._strings: NDArray[np.object_] | None = None  # of a small file, once asked for many
         if path.stat().st_size == 0:
-            raise UserError(f"{path}: is empty; encode again")
+            raise UserError(f"{path}: is empty; {_mend(path.parent)}")
         with path.open("rb") as stream:
             self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         content = np.frombuffer(self._bytes, dtype=np.uint8)
@@ -291,7 +310,7 @@ class Lines(Sequence[str]):
         try:
             return content.decode()
         except UnicodeDecodeError as error:
-            raise UserError(f"{self.path}: not UTF-8 text; encode again") from error
+            raise UserError(f"{self.path}: not UTF-8 text; {_mend(self.path.parent)}") from error
 
 
 def _read(path: Path) -> Any:
@@ -310,8 +329,9 @@ def _read(path: Path) -> Any:
     try:
         index = faiss.read_index(str(path), flags)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-160:]
-        raise UserError(f"{path}: FAISS cannot read it: {reason}") from error
+        raise UserError(
+            f"{path}: FAISS cannot read it: {reason(error)}; {_mend(path.parent)}"
+        ) from error
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
         raise UserError(f"{path}: compares by distance; only inner product can be searched here")
     return index

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, write_json
 from ccpretrieve.retrieval import meta as metadata
-from ccpretrieve.retrieval.faiss_index import DOCID, INDEX, Vectors
+from ccpretrieve.retrieval.faiss_index import DOCID, INDEX, Vectors, reason
 from ccpretrieve.retrieval.store import Store
 
 #: Vectors that train a quantiser: at least these, and so many per centroid (FAISS asks for 39).
@@ -82,8 +82,11 @@ def build(store: Store, folder: Path, kind: str, shards: str, *, seed: int = 0) 
             ids = "".join(f"{passage.id}\n" for passage in store.passages(shard)).encode()
             digest.update(ids)
             stream.write(ids)
-    sizes = {"kind": kind, "count": store.count, "dim": dim, "docid": digest.hexdigest()}
-    content = metadata.build(store.recipe, sizes, shards)
+    described = {
+        **{"kind": kind, "count": store.count, "dim": dim, "docid": digest.hexdigest()},
+        "sampled": metadata.sampled_hash(folder / INDEX),
+    }
+    content = metadata.build(store.recipe, described, shards)
     write_json(folder / metadata.FILE, content)
 
 
@@ -95,9 +98,8 @@ def _new(kind: str, dim: int) -> Any:
     try:
         index: Any = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-120:]
         raise UserError(
-            f"--factory {kind!r}: FAISS cannot make it for width {dim}: {reason}"
+            f"--factory {kind!r}: FAISS cannot make it for width {dim}: {reason(error)}"
         ) from error
     if kind.startswith("HNSW"):
         index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128
@@ -112,14 +114,14 @@ def _fill(index: Any, store: Store, blocks: Iterator[Vectors], seed: int) -> Any
         try:
             index.train(vectors)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[-120:]
-            raise UserError(f"{len(vectors)} vectors cannot train this index: {reason}") from error
+            raise UserError(
+                f"{len(vectors)} vectors cannot train this index: {reason(error)}"
+            ) from error
     try:
         for block in blocks:
             index.add(np.ascontiguousarray(block))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[-120:]
-        raise UserError(f"this kind of index cannot be filled so: {reason}") from error
+        raise UserError(f"this kind of index cannot be filled so: {reason(error)}") from error
     if lists := _centroids(index):
         # Searching one list of many finds little; a sixteenth of them is FAISS's usual compromise.
         faiss.ParameterSpace().set_index_parameter(index, "nprobe", max(8, lists // 16))
@@ -179,5 +181,6 @@ def _write(index: Any, path: Path) -> None:
             writer: Any = getattr(faiss, "PyCallbackIOWriter")(stream.write)  # noqa: B009 - untyped
             faiss.write_index(index, writer)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[-120:]
-            raise UserError(f"{path}: this kind of index cannot be stored: {reason}") from error
+            raise UserError(
+                f"{path}: this kind of index cannot be stored: {reason(error)}"
+            ) from error

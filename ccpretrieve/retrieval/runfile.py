@@ -51,7 +51,7 @@ def ordered(scores: Mapping[str, float]) -> list[tuple[str, float]]:
 
 def sidecar_path(run: Path) -> Path:
     """Where what made a run is kept: ``x.trec.json`` for ``x.trec``."""
-    return run.with_name(f"{run.name}.json")
+    return run.parent / f"{run.name}.json"
 
 
 def write_run(path: Path, run: Run, tag: str, made_by: Mapping[str, Any]) -> None:
@@ -68,6 +68,8 @@ def write_run(path: Path, run: Run, tag: str, made_by: Mapping[str, Any]) -> Non
             or the file cannot be written. No run is left behind, and an older one is kept.
     """
     _check_word(path, "tag", tag)
+    if path.is_dir():
+        raise UserError(f"{path}: not written: a folder; name a file")
     if not any(run.values()):
         raise UserError(f"{path}: not written: none of {len(run)} topics has a hit")
     make_directory(path.parent)

@@ -157,8 +157,7 @@ class Store:
         ours = {MANIFEST, *itertools.chain.from_iterable(map(self.names, self.shards))}
         if missing := sorted(ours - names - {MANIFEST}):
             raise UserError(
-                f"{self.path}: shard file {missing[0]} is missing; remove {self.path.parent} and "
-                "encode again"
+                f"{self.path}: shard file {missing[0]} is missing; {mend(self.path.parent)}"
             )
         # A kill between a shard's files and its line in the manifest leaves numbered files.
         unlisted = {name for name in names - ours if not self._may_be_left(name)}
@@ -270,6 +269,9 @@ class Store:
                 "run the same encode command again, on every machine if there were several"
             )
 
+    def _damaged(self, where: Path | str, what: str) -> UserError:
+        return UserError(f"{where}: {what}; {mend(self.path.parent, 'that file')}")
+
     def vectors(self, shard: Shard) -> NDArray[np.float32]:
         """The vectors of a shard, memory-mapped, shape ``(n, D)``.
 
@@ -280,12 +282,10 @@ class Store:
         try:
             vectors: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise UserError(f"{path}: not a shard of vectors: {error}") from error
+            raise self._damaged(path, f"not a shard of vectors: {error}") from error
         if vectors.ndim != 2 or len(vectors) != shard.count or vectors.dtype != np.float32:
-            raise UserError(
-                f"{path}: holds {vectors.dtype} of shape {vectors.shape}, the manifest says "
-                f"{shard.count} vectors; encode again"
-            )
+            held = f"{vectors.dtype} of shape {vectors.shape}"
+            raise self._damaged(path, f"holds {held}, the manifest says {shard.count} vectors")
         return vectors
 
     def passages(self, shard: Shard) -> Iterator[Passage]:
@@ -296,7 +296,8 @@ class Store:
                 try:
                     yield Passage(**json.loads(line))
                 except (ValueError, TypeError) as error:
-                    raise UserError(f"{path}:{number}: not a passage of ours: {error}") from error
+                    what = f"not a passage of ours: {error}"
+                    raise self._damaged(f"{path}:{number}", what) from error
 
     def verify(self, shard: Shard) -> None:
         """Compare both files of a shard with their checksums.
@@ -309,10 +310,7 @@ class Store:
         ):
             with (self.path / name).open("rb") as stream:
                 if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
-                    raise UserError(
-                        f"{self.path / name}: changed since it was written; remove it and run "
-                        "the encode command again"
-                    )
+                    raise self._damaged(self.path / name, "changed since it was written")
 
     def lookup(self, rows: Sequence[int]) -> dict[int, Passage]:
         """The passages at rows of the whole store; each shard is read at most once."""
@@ -330,9 +328,22 @@ class Store:
             here = {row: p for row, p in enumerate(lines, first) if row in wanted}
             if len(here) != len(wanted):
                 file = self.path / self.names(shards[place].number)[1]
-                raise UserError(f"{file}: holds fewer passages than the manifest says")
+                raise self._damaged(file, "holds fewer passages than the manifest says")
             found |= here
         return found
+
+
+def mend(folder: Path, damaged: str = "") -> str:
+    """Say how `encode` makes anew what is damaged or missing in a folder, and keeps the rest.
+
+    Args:
+        folder: That holds ``shards``; a finished one is taken up again by its unfinished name.
+        damaged: What to remove first, in words.
+    """
+    steps = [f"remove {damaged}"] if damaged else []
+    if not folder.name.endswith(PARTIAL):
+        steps.append(f"rename {folder} to {folder}{PARTIAL}")
+    return " and ".join([", ".join(steps)] * bool(steps) + ["run the encode command again"])
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -1,0 +1,187 @@
+"""The processes of a training run, by Accelerate: devices, precision, gradients, random states."""
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ccpretrieve.errors import UserError
+from ccpretrieve.training_config import TrainingConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
+
+class Processes:
+    """One process, or several started by ``accelerate launch``.
+
+    Args:
+        config: Of the run; device, dtype and trackers are used here.
+        folder: Where trackers write.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        count: How many there are.
+        device: Of this process.
+
+    Raises:
+        UserError: If the device is not there, or cannot compute in that precision.
+    """
+
+    def __init__(self, config: TrainingConfig, folder: "Path") -> None:
+        from accelerate import Accelerator, DistributedDataParallelKwargs
+
+        on_cpu = _on_cpu(config.device)
+        dtype = config.dtype or ("float32" if on_cpu else "bfloat16")
+        if on_cpu and dtype == "float16":
+            raise UserError("--dtype float16 trains on a GPU only; use bfloat16 or float32 on cpu")
+        # Batch norm's statistics are not sent around: asymmetric batch norm needs none of others
+        # (section 3.1). A batch is CCP or MLM, so that some parameters have no gradient in it.
+        parallel = DistributedDataParallelKwargs(
+            broadcast_buffers=False, find_unused_parameters=True
+        )
+        self._accelerator: Any = Accelerator(
+            cpu=on_cpu,
+            mixed_precision=PRECISION[dtype],
+            log_with=_trackers(config.trackers) or None,
+            project_dir=folder,
+            kwargs_handlers=[parallel],
+        )
+        self.rank = int(self._accelerator.process_index)
+        self.count = int(self._accelerator.num_processes)
+        self.device: torch.device = self._accelerator.device
+        if not self.first:  # what there is to say the first one says
+            logging.getLogger("ccpretrieve").setLevel(logging.WARNING)
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what there is one of."""
+        return self.rank == 0
+
+    def prepare(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+        """Put both on the device and make gradients means over processes."""
+        with warnings.catch_warnings():  # torch has a new name for what older versions need
+            warnings.filterwarnings("ignore", message=".*broadcast_buffers.*")
+            prepared = self._accelerator.prepare(module, optimizer)
+        return prepared[0], prepared[1]
+
+    def unwrapped(self, module: nn.Module) -> nn.Module:
+        """The module as it was before :meth:`prepare`."""
+        inner: nn.Module = self._accelerator.unwrap_model(module)
+        return inner
+
+    @contextlib.contextmanager
+    def gathering(self, module: nn.Module, *, now: bool) -> Iterator[None]:
+        """A backward pass whose gradients are averaged over processes ``now`` or later."""
+        with contextlib.nullcontext() if now else self._accelerator.no_sync(module):
+            yield
+
+    def autocast(self) -> Any:
+        """Compute in the precision asked for, for the block."""
+        return self._accelerator.autocast()
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of a loss, scaled where float16 needs it."""
+        self._accelerator.backward(loss)
+
+    def clip(self, parameters: Sequence[nn.Parameter], limit: float) -> Tensor | None:
+        """Shorten the gradient to ``limit``, 0 for no limit.
+
+        Returns:
+            Its length before; None in float16, where an infinite one is the scaler's to skip.
+        """
+        norm: Tensor = self._accelerator.clip_grad_norm_(parameters, limit or float("inf"))
+        return norm if self._accelerator.scaler is None else None
+
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` holds in any process."""
+        if self.count == 1:
+            return flag
+        return bool(self._accelerator.reduce(torch.tensor(float(flag), device=self.device)) > 0)
+
+    def mean(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Means over processes; all must have the same names."""
+        if self.count == 1:
+            return dict(values)
+        names = sorted(values)
+        own = torch.tensor([values[name] for name in names], device=self.device)
+        return dict(zip(names, self._accelerator.reduce(own, "mean").tolist(), strict=True))
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Rows of all processes, in their order; all must have as many."""
+        gathered: Tensor = self._accelerator.gather(tensor)
+        return gathered
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        self._accelerator.wait_for_everyone()
+
+    def track(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Begin to log to the trackers."""
+        plain = {key: str(value) for key, value in settings.items() if value is not None}
+        self._accelerator.init_trackers(name, config=plain)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Hand values to the trackers."""
+        self._accelerator.log(dict(values), step=step)
+
+    def end(self) -> None:
+        """Close the trackers."""
+        self._accelerator.end_training()
+
+    def random_state(self) -> dict[str, Any]:
+        """Of torch's generators, which dropout draws from."""
+        state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self.device)
+        return state
+
+    def load_random_state(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing from where :meth:`random_state` was taken."""
+        torch.set_rng_state(state["cpu"])
+        if self.device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"], self.device)
+
+    def scaler_state(self) -> dict[str, Any] | None:
+        """Of float16's loss scaling; None in other precisions."""
+        scaler = self._accelerator.scaler
+        return None if scaler is None else scaler.state_dict()
+
+    def load_scaler_state(self, state: Mapping[str, Any] | None) -> None:
+        """Go on scaling from where :meth:`scaler_state` was taken."""
+        if state is not None and self._accelerator.scaler is not None:
+            self._accelerator.scaler.load_state_dict(state)
+
+
+def _on_cpu(device: str | None) -> bool:
+    """Whether the run is on the CPU; nothing is put in a GPU's place."""
+    if device not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {device!r}: training runs on cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no GPU here; use --device cpu")
+    return device == "cpu" or not torch.cuda.is_available()
+
+
+def _trackers(asked: Sequence[str] | None) -> list[str]:
+    """The trackers to log to.
+
+    Raises:
+        UserError: If one that was asked for is not installed.
+    """
+    from accelerate.utils import is_tensorboard_available, is_wandb_available
+
+    there = {"tensorboard": is_tensorboard_available(), "wandb": is_wandb_available()}
+    if asked is None:
+        return ["tensorboard"] if there["tensorboard"] else []
+    for name in asked:
+        if not there[name]:
+            raise UserError(f"--trackers {name}: not installed; pip install {name}")
+    return list(asked)

@@ -1,0 +1,329 @@
+"""The one training loop: accumulation, schedule, clipping, logging, resuming. Sections 4 and 4.3.
+
+    for each update:   accumulated-batch-size / batch-size forward and backward passes
+                       clip, update, schedule, then what the objective does after an update
+    every so often:    a line of the log, an evaluation, a state to resume from
+
+What is learned is an :class:`Objective`; CCP and DPR are two. Accelerate brings processes, devices,
+mixed precision and trackers. transformers' Trainer, the other candidate, owns the batch order, asks
+for a data set with a length, and has no place between update and next batch, where Algorithm 1
+fills its memory bank.
+
+A run that was killed and resumed takes the same steps as one that never was: a state holds
+parameters, optimiser, schedule, the objective with its data position, and every random state.
+"""
+
+import json
+import logging
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ccpretrieve.errors import UserError
+from ccpretrieve.training.process import Processes
+from ccpretrieve.training.states import States
+from ccpretrieve.training_config import TrainingConfig
+
+logger = logging.getLogger(__name__)
+
+
+class Loss(NamedTuple):
+    """The loss of one forward pass.
+
+    Attributes:
+        value: A scalar to go down.
+        name: Which of an objective's losses it is, for the log.
+        tokens: Of the batch, without padding.
+        about: What the batch was, for the message if the loss is no number.
+    """
+
+    value: Tensor
+    name: str
+    tokens: int
+    about: str
+
+
+class Objective(ABC):
+    """What is learned, and from what.
+
+    Attributes:
+        module: Everything that has parameters; its forward pass is called through the trainer's
+            wrapper, so that gradients are averaged over processes.
+    """
+
+    module: nn.Module
+
+    @abstractmethod
+    def loss(self, module: nn.Module) -> Loss:
+        """Draw the next batch and compute its loss through ``module``, the wrapped module."""
+
+    @abstractmethod
+    def updated(self) -> None:
+        """Called after each update of the parameters."""
+
+    @abstractmethod
+    def measures(self) -> dict[str, float]:
+        """What the log says besides the losses; called when a line is written."""
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """Scores on held-out text, the deciding one first, higher is better; empty for none."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """All of this process's state but ``module``: tensors and plain values."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where :meth:`state_dict` was taken."""
+
+
+@dataclass
+class Progress:
+    """Where a run is.
+
+    Attributes:
+        step: Updates taken.
+        seconds: Trained, over all resumes.
+        tokens: Seen by all processes.
+        best: The deciding score of the best evaluation, or None.
+        best_step: Its step.
+        scores: Of the last evaluation.
+        losses: Name -> mean since the last line of the log.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """Runs an objective.
+
+    Args:
+        config: Of the run.
+        objective: What is learned.
+        processes: The process group; see :mod:`ccpretrieve.training.process`.
+        states: Where states to resume from are kept.
+    """
+
+    def __init__(
+        self, config: TrainingConfig, objective: Objective, processes: Processes, states: States
+    ) -> None:
+        self.config = config
+        self.objective = objective
+        self.processes = processes
+        self.states = states
+        self.progress = Progress()
+        self.accumulation = _accumulation(config, processes.count)
+        trained = [p for p in objective.module.parameters() if p.requires_grad]
+        optimizer = _optimizer(config, trained)
+        self.module, self.optimizer = processes.prepare(objective.module, optimizer)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
+        self._trained = trained
+        self._losses: dict[str, list[float]] = {}
+        self._since = (time.monotonic(), 0)  # of the last line of the log: seconds, tokens
+
+    def run(self) -> Progress:
+        """Train until ``max_steps`` or ``max_minutes``; leave a state of the end.
+
+        Raises:
+            UserError: If a loss or gradient is no number; the last good state is kept.
+        """
+        config = self.config
+        if config.resume:
+            self._resume()
+        progress = self.progress
+        begun, before = time.monotonic(), progress.seconds
+        self._since = (begun, progress.tokens)
+        saved = progress.step if config.resume else -1
+        for _ in self._bar():
+            self._update()
+            progress.step += 1
+            progress.seconds = before + time.monotonic() - begun
+            over = progress.step == config.max_steps or self._out_of_time(begun)
+            if progress.step % config.log_steps == 0 or over:
+                self._log()
+            better = (progress.step % config.eval_steps == 0 or over) and self._evaluate()
+            if progress.step % config.save_steps == 0 or over or better:
+                self._save(best=better)
+                saved = progress.step
+            if over:
+                break
+        assert saved == progress.step
+        return progress
+
+    def _update(self) -> None:
+        """One update of the parameters."""
+        losses = []
+        for number in range(self.accumulation):
+            last = number == self.accumulation - 1
+            with self.processes.gathering(self.module, now=last), self.processes.autocast():
+                loss = self.objective.loss(self.module)
+                self.processes.backward(loss.value / self.accumulation)
+            losses.append(loss._replace(value=loss.value.detach()))
+        self._check(losses)
+        norm = self.processes.clip(self._trained, self.config.clip)
+        if norm is not None and not torch.isfinite(norm):
+            self._stop("gradient", losses)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.objective.updated()
+
+    def _check(self, losses: list[Loss]) -> None:
+        """Keep the losses for the log; stop if one is no number."""
+        values = torch.stack([loss.value.float() for loss in losses]).tolist()
+        for loss, value in zip(losses, values, strict=True):
+            if not abs(value) < float("inf"):
+                self._stop("loss", [loss])
+            self._losses.setdefault(loss.name, []).append(value)
+            self.progress.tokens += loss.tokens * self.processes.count
+
+    def _stop(self, what: str, losses: list[Loss]) -> None:
+        kept = self.states.newest()
+        where = f"the state of step {kept} is kept" if kept is not None else "no state is kept yet"
+        batches = "; ".join(dict.fromkeys(loss.about for loss in losses[:3]))
+        raise UserError(
+            f"step {self.progress.step + 1}: the {what} is no number ({batches}); {where}. Try a "
+            "lower --learning-rate, a longer --warmup-steps, or --dtype float32"
+        )
+
+    def _rate(self, step: int) -> float:
+        """Share of the learning rate for the update after ``step`` updates."""
+        config = self.config
+        if step < config.warmup_steps:
+            return (step + 1) / (config.warmup_steps + 1)
+        if config.schedule == "constant":
+            return 1.0
+        left = max(config.max_steps - step, 0)
+        return left / max(config.max_steps - config.warmup_steps, 1)
+
+    def _out_of_time(self, begun: float) -> bool:
+        """Whether any process has trained for ``max_minutes``; all must stop at the same step."""
+        limit = self.config.max_minutes
+        if limit is None:
+            return False
+        return self.processes.any(time.monotonic() - begun >= 60 * limit)
+
+    def _log(self) -> None:
+        """Write a line of the log; means are over all processes."""
+        progress = self.progress
+        measured = {name: sum(values) / len(values) for name, values in self._losses.items()}
+        measured |= self.objective.measures()
+        measured = self.processes.mean(measured)
+        now = time.monotonic()
+        since, tokens = self._since
+        measured["learning_rate"] = float(self.schedule.get_last_lr()[0])
+        measured["tokens_per_second"] = (progress.tokens - tokens) / max(now - since, 1e-9)
+        self._since, self._losses = (now, progress.tokens), {}
+        progress.losses = measured
+        self.processes.log(measured, progress.step)
+        self.states.log(progress.step, measured)
+
+    def _evaluate(self) -> bool:
+        """Score; whether it is the best so far."""
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                scores = self.objective.evaluate()
+        finally:
+            self.module.train()
+        if not scores:
+            return False
+        agreed = self.processes.mean(scores)  # to the last bit, so that all save the same state
+        scores = {name: agreed[name] for name in scores}
+        progress = self.progress
+        progress.scores = scores
+        self.processes.log(scores, progress.step)
+        self.states.log(progress.step, scores)
+        deciding = next(iter(scores.values()))
+        logger.info("step %d: %s %.4f", progress.step, next(iter(scores)), deciding)
+        if progress.best is not None and deciding <= progress.best:
+            return False
+        progress.best, progress.best_step = deciding, progress.step
+        return True
+
+    def _save(self, *, best: bool) -> None:
+        common = {
+            "progress": vars(self.progress),
+            "module": self.processes.unwrapped(self.module).state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "scaler": self.processes.scaler_state(),
+        }
+        own = {"objective": self.objective.state_dict(), "random": self.processes.random_state()}
+        self.states.save(self.progress.step, common, own, best=best)
+
+    def _resume(self) -> None:
+        common, own = self.states.load()
+        self.progress = Progress(**common["progress"])
+        self.processes.unwrapped(self.module).load_state_dict(common["module"])
+        self.optimizer.load_state_dict(common["optimizer"])
+        self.schedule.load_state_dict(common["schedule"])
+        self.processes.load_scaler_state(common["scaler"])
+        self.objective.load_state_dict(own["objective"])
+        self.processes.load_random_state(own["random"])
+        logger.info("going on after step %d", self.progress.step)
+
+    def _bar(self) -> Iterator[int]:
+        """Steps that are left, with a bar on a terminal."""
+        from tqdm import tqdm
+
+        config, progress = self.config, self.progress
+        hidden = config.quiet or not sys.stderr.isatty() or not self.processes.first
+        with tqdm(
+            total=config.max_steps, initial=progress.step, unit="step", disable=hidden
+        ) as bar:
+            while progress.step < config.max_steps:
+                yield progress.step
+                shown = {name: f"{value:.4g}" for name, value in progress.losses.items()}
+                bar.set_postfix({k: v for k, v in shown.items() if k in _SHOWN}, refresh=False)
+                bar.update()
+
+
+_SHOWN = ("ccp", "mlm", "dpr", "tokens_per_second")
+
+
+def _accumulation(config: TrainingConfig, processes: int) -> int:
+    """Forward passes of one process for each update.
+
+    Raises:
+        UserError: If they do not come out even.
+    """
+    together = config.batch_size * processes
+    passes, rest = divmod(config.accumulated_batch_size, together)
+    if rest or not passes:
+        raise UserError(
+            f"--accumulated-batch-size {config.accumulated_batch_size} must be a multiple of "
+            f"--batch-size {config.batch_size} x {processes} processes = {together}"
+        )
+    return passes
+
+
+def _optimizer(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Adam or AdamW; norms and biases are not decayed."""
+    if config.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """The lines of a log: each a step and what was measured there."""
+    with path.open(encoding="utf-8") as stream:
+        return [json.loads(line) for line in stream]

@@ -1,0 +1,283 @@
+"""The loop: accumulation, schedule, states; a run killed and resumed is the run never killed."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from ccpretrieve.errors import UserError
+from ccpretrieve.training.process import Processes
+from ccpretrieve.training.states import States
+from ccpretrieve.training.trainer import Loss, Objective, Trainer
+from ccpretrieve.training_config import TrainingConfig
+
+
+class Regression(Objective):
+    """Least squares on random points, with dropout, so that random states matter."""
+
+    def __init__(self, scores=(), broken_at=None):
+        torch.manual_seed(3)
+        self.module = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+        self.points = torch.Generator().manual_seed(5)
+        self.updates = 0
+        self.forwards = 0
+        self.scores = list(scores)
+        self.broken_at = broken_at
+        torch.manual_seed(7)
+
+    def loss(self, module):
+        self.forwards += 1
+        x = torch.randn(2, 4, generator=self.points)
+        value = (module(x) - x.sum(dim=1, keepdim=True)).square().mean()
+        if self.updates + 1 == self.broken_at:
+            value = value * float("nan")
+        return Loss(value, "squares", 8, f"batch {self.forwards}")
+
+    def updated(self):
+        self.updates += 1
+
+    def measures(self):
+        return {"updates": float(self.updates)}
+
+    def evaluate(self):
+        return {"score": self.scores[self.updates - 1]} if self.scores else {}
+
+    def state_dict(self):
+        return {"points": self.points.get_state(), "updates": self.updates}
+
+    def load_state_dict(self, state):
+        self.points.set_state(state["points"])
+        self.updates = state["updates"]
+
+
+def config(output, **settings):
+    defaults = {
+        **{"batch_size": 2, "accumulated_batch_size": 4, "max_steps": 12, "warmup_steps": 3},
+        **{"learning_rate": 0.05, "log_steps": 1, "save_steps": 4, "eval_steps": 1},
+        **{"device": "cpu", "trackers": (), "quiet": True},
+    }
+    return TrainingConfig(output=output, **{**defaults, **settings})
+
+
+def train(settings, objective):
+    processes = Processes(settings, settings.output / "training")
+    states = States(settings.output, processes)
+    states.begin(
+        {name: value for name, value in vars(settings).items() if name != "output"},
+        resume=settings.resume,
+    )
+    trainer = Trainer(settings, objective, processes, states)
+    return trainer.run(), trainer, states
+
+
+def logged(folder):
+    lines = (folder / "training" / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def without_speed(lines):
+    return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, optimizer):
+    decay = {"weight_decay": 0.1} if optimizer == "adamw" else {}
+    whole = Regression()
+    train(config(tmp_path / "a", optimizer=optimizer, **decay), whole)
+    train(config(tmp_path / "b", optimizer=optimizer, max_steps=5, **decay), Regression())
+    again = Regression()
+    torch.manual_seed(99)  # whatever happened in between
+    train(config(tmp_path / "b", optimizer=optimizer, resume=True, **decay), again)
+    for name, weight in whole.module.state_dict().items():
+        assert torch.equal(weight, again.module.state_dict()[name])
+    assert without_speed(logged(tmp_path / "a")) == without_speed(logged(tmp_path / "b"))
+
+
+def test_what_was_logged_after_the_state_is_forgotten_on_resume(tmp_path):
+    train(config(tmp_path, max_steps=4), Regression())
+    with (tmp_path / "training" / "log.jsonl").open("a") as stream:
+        stream.write('{"step": 5, "squares": 0.0}\n{"step": 6, "squ')
+    train(config(tmp_path, max_steps=6, resume=True), Regression())
+    assert [line["step"] for line in logged(tmp_path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_accumulated_gradients_are_those_of_the_batches_together(tmp_path):
+    class Points(Objective):
+        """Fixed points; no dropout."""
+
+        def __init__(self, size):
+            torch.manual_seed(0)
+            self.module = nn.Linear(3, 1)
+            self.x, self.size, self.at = torch.randn(8, 3), size, 0
+
+        def loss(self, module):
+            x = self.x[self.at : self.at + self.size]
+            self.at += self.size
+            return Loss(module(x).square().mean(), "l", 1, "")
+
+        def updated(self):
+            pass
+
+        def measures(self):
+            return {}
+
+        def evaluate(self):
+            return {}
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    weights = []
+    for size in (8, 2):
+        settings = config(
+            tmp_path / str(size), batch_size=size, accumulated_batch_size=8, max_steps=1
+        )
+        objective = Points(size)
+        train(settings, objective)
+        weights.append(objective.module.weight.detach().clone())
+    torch.testing.assert_close(*weights, atol=1e-7, rtol=1e-6)
+
+
+def test_the_rate_rises_and_then_stays_or_falls(tmp_path):
+    # warm-up over 3: 1/4, 2/4, 3/4, then 1; linear: (10 - step) / (10 - 3) from step 3 on
+    rates = {}
+    for schedule in ("constant", "linear"):
+        settings = config(
+            tmp_path / schedule, schedule=schedule, max_steps=10, learning_rate=1.0, clip=0.01
+        )
+        train(settings, Regression())
+        # the rate that is logged is the one of the next update
+        rates[schedule] = [line["learning_rate"] for line in logged(settings.output)]
+    assert rates["constant"] == [0.5, 0.75, *[1.0] * 8]
+    falling = [(10 - step) / 7 for step in range(3, 11)]
+    assert rates["linear"] == pytest.approx([0.5, 0.75, *falling])
+
+
+def test_the_gradient_is_clipped(tmp_path):
+    class Steep(Regression):
+        def loss(self, module):
+            return super().loss(module)._replace(value=1000 * module(torch.ones(1, 4)).sum())
+
+    objective = Steep()
+    _, trainer, _ = train(config(tmp_path, max_steps=1, clip=0.5, optimizer="adam"), objective)
+    assert trainer.optimizer.param_groups[0]["lr"] > 0
+    before = Steep()
+    settings = config(tmp_path / "x", clip=0.5)
+    processes = Processes(settings, tmp_path)
+    loss = before.loss(before.module)
+    processes.backward(loss.value)
+    norm = processes.clip(list(before.module.parameters()), 0.5)
+    assert norm > 100
+    clipped = torch.stack([p.grad.norm() for p in before.module.parameters()]).norm()
+    torch.testing.assert_close(clipped, torch.tensor(0.5))
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_batch_and_keeps_the_state(tmp_path):
+    with pytest.raises(UserError, match=r"step 7: the loss is no number \(batch 13\).*step 4"):
+        train(config(tmp_path), Regression(broken_at=7))
+    assert (tmp_path / "training" / "step-00000004").is_dir()
+    good = Regression()
+    progress, _, _ = train(config(tmp_path, resume=True), good)
+    assert progress.step == 12
+
+
+def test_the_newest_and_the_best_state_are_kept(tmp_path):
+    scores = [0.1, 0.2, 0.9, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3]
+    progress, _, states = train(config(tmp_path), Regression(scores))
+    assert (progress.best, progress.best_step) == (0.9, 3)
+    assert states.best() == 3
+    kept = sorted(path.name for path in (tmp_path / "training").glob("step-*"))
+    assert kept == ["step-00000003", "step-00000012"]
+
+
+def test_time_ends_a_run_with_a_state(tmp_path):
+    progress, _, states = train(config(tmp_path, max_minutes=1e-6, save_steps=1000), Regression())
+    assert progress.step == 1
+    assert states.newest() == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"learning_rate": 0.1}, r"--learning-rate: the run in .* was begun with 0.05, not 0.1"),
+        ({"seed": 4}, "--seed: the run"),
+    ],
+)
+def test_another_setting_is_refused_on_resume(tmp_path, changed, says):
+    train(config(tmp_path, max_steps=4), Regression())
+    with pytest.raises(UserError, match=says):
+        train(config(tmp_path, resume=True, **changed), Regression())
+
+
+def test_a_run_is_not_begun_over_another_nor_resumed_from_nothing(tmp_path):
+    with pytest.raises(UserError, match="holds no run to resume; leave --resume out"):
+        train(config(tmp_path / "none", resume=True), Regression())
+    train(config(tmp_path, max_steps=4), Regression())
+    with pytest.raises(UserError, match="holds a run up to step 4; add --resume"):
+        train(config(tmp_path), Regression())
+
+
+def test_a_state_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    train(config(tmp_path, max_steps=4), Regression())
+    before = {p.name: p.read_bytes() for p in (tmp_path / "training/step-00000004").iterdir()}
+
+    def full(state, stream):
+        stream.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match="no space left on the disk"):
+        train(config(tmp_path, resume=True), Regression())
+    monkeypatch.undo()
+    names = [path.name for path in (tmp_path / "training").glob("step-*")]
+    assert names == ["step-00000004"]
+    after = {p.name: p.read_bytes() for p in (tmp_path / "training/step-00000004").iterdir()}
+    assert after == before
+
+
+def test_a_state_half_written_by_a_kill_is_no_state(tmp_path):
+    train(config(tmp_path, max_steps=4), Regression())
+    half = tmp_path / "training" / "step-00000008.partial"
+    half.mkdir()
+    (half / "common.pt").write_bytes(b"PK")
+    progress, _, _ = train(config(tmp_path, resume=True), Regression())
+    assert progress.step == 12
+    assert not half.exists()
+
+
+def test_a_damaged_state_says_what_to_remove(tmp_path):
+    train(config(tmp_path, max_steps=4), Regression())
+    path = tmp_path / "training" / "step-00000004" / "common.pt"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"common.pt: cannot be read .* remove .*step-00000004"):
+        train(config(tmp_path, resume=True), Regression())
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"batch_size": 3}, "must be a multiple of --batch-size 3"),
+        ({"weight_decay": 0.1}, "--weight-decay needs --optimizer adamw"),
+        ({"learning_rate": 0.0}, "--learning-rate must be above 0"),
+        ({"clip": -1.0}, "--clip must be 0 or more"),
+        ({"max_minutes": 0.0}, "--max-minutes must be above 0"),
+        ({"schedule": "cosine"}, "unknown schedule 'cosine'"),
+        ({"trackers": ("tensorbord",)}, "unknown tracker 'tensorbord'; did you mean"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_at_once(tmp_path, settings, says):
+    with pytest.raises(UserError, match=says):
+        config(tmp_path, **settings)
+
+
+def test_devices_and_precisions_that_cannot_train_are_refused(tmp_path):
+    for settings, says in (
+        ({"device": "meta"}, "training runs on cpu or cuda"),
+        ({"dtype": "float16"}, "float16 trains on a GPU only"),
+    ):
+        with pytest.raises(UserError, match=says):
+            Processes(config(tmp_path, **settings), tmp_path)
