@@ -12,7 +12,6 @@ Vectors are compared by cosine, and calibrated before they are brought to unit l
 """
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from benchmarks.table import grid
 from ccpretrieve.commandline import command
 from ccpretrieve.config import DTYPES, POOLINGS, Config, Many, at_least, one_of
-from ccpretrieve.data.parallel import ParallelText, read_parallel
+from ccpretrieve.data.parallel import ParallelText, document_range, read_parallel
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory, write_json
 from ccpretrieve.retrieval import names
@@ -201,21 +200,6 @@ def run(config: TatoebaConfig) -> Report:
         make_directory(config.output.parent)
         write_json(config.output, report.to_json())
     return report
-
-
-def document_range(asked: str | None) -> range | None:
-    """Documents counted from 0, of words such as ``81-123`` or ``7``, counted from 1.
-
-    Raises:
-        UserError: If it is no range.
-    """
-    if asked is None:
-        return None
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", asked)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= first <= last:
-        raise UserError(f"--documents {asked!r}: give numbers from 1, such as 81-123 or 7")
-    return range(first - 1, last)
 
 
 def load(name: str, config: TatoebaConfig) -> "Encoder":

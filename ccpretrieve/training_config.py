@@ -177,7 +177,7 @@ class PretrainConfig(TrainingConfig):
         census_documents: Documents a language looked at beforehand, for boilerplate and amounts.
         eval_parallel: Folder of parallel text (Tatoeba's layout); the best state is kept by it.
         eval_languages: Of that folder. Default: all.
-        eval_documents: Score only documents from the first to the last number given, from 0.
+        eval_documents: Score only lines of these documents, counted from 1, such as 81-123.
         probe_steps: Updates between two looks for a leak.
     """
 
@@ -227,7 +227,7 @@ class PretrainConfig(TrainingConfig):
     census_documents: int = 20_000
     eval_parallel: Path | None = None
     eval_languages: Annotated[tuple[str, ...], Many] = ()
-    eval_documents: Annotated[tuple[int, ...], Many] = ()
+    eval_documents: str | None = None
     probe_steps: int = 50
 
     def __post_init__(self) -> None:
@@ -282,8 +282,6 @@ class PretrainConfig(TrainingConfig):
         share("--mlm-share", self.mlm_share)
         share("--mlm-probability", self.mlm_probability)
         share("--language-exponent", self.language_exponent)
-        if len(self.eval_documents) not in (0, 2):
-            raise UserError("--eval-documents takes two numbers: the first and the last document")
         if self.positive == "context" and self.contexts > 2 * self.radius:
             raise UserError(
                 f"--contexts {self.contexts}: a radius of {self.radius} has {2 * self.radius} "

@@ -47,7 +47,13 @@ def expected(qrels, run, metric):
     measure, name, cut = ORACLE[metric]
     # trec_eval cannot cut a run for one measure only, so it is given the first hits
     run = {topic: dict(ordered(hits)[:cut]) for topic, hits in run.items() if hits}
-    qrels = {topic: dict(grades) for topic, grades in qrels.items() if grades}
+    # pytrec_eval's nDCG reads past its table of gains, and may never return, where no grade of a
+    # topic is 0 or more; nothing is relevant there, and every measure is 0
+    qrels = {
+        topic: dict(grades)
+        for topic, grades in qrels.items()
+        if max(grades.values(), default=-1) >= 0
+    }
     found = pytrec_eval.RelevanceEvaluator(qrels, {measure}).evaluate(run)
     return {topic: values[name] for topic, values in found.items()}
 

@@ -70,6 +70,21 @@ class ParallelText:
         return replace(self, sides=(left, right), documents=numbers)
 
 
+def document_range(asked: str | None) -> range | None:
+    """Documents counted from 0, of words such as ``81-123`` or ``7``, counted from 1.
+
+    Raises:
+        UserError: If it is no range.
+    """
+    if asked is None:
+        return None
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", asked)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= first <= last:
+        raise UserError(f"--documents {asked!r}: give numbers from 1, such as 81-123 or 7")
+    return range(first - 1, last)
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Where a parallel text is, not yet read."""

@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ccpretrieve.data.windows import same_window
 from ccpretrieve.errors import UserError, unknown
 
 REDUCTIONS = ("mean", "sum")
@@ -94,7 +95,7 @@ def ccp_loss(
     """
     _check(z, windows, bank, ignored)
     _check_settings(temperature, reduction, window_positives)
-    positives = _positives(windows)
+    positives = same_window(windows)
     c, i = positives.nonzero(as_tuple=True)
     if len(c) == 0:
         raise UserError(
@@ -183,11 +184,6 @@ def _check_settings(temperature: float, reduction: str, window_positives: str) -
         raise unknown("reduction", reduction, REDUCTIONS)
     if window_positives not in WINDOW_POSITIVES:
         raise unknown("treatment of window positives", window_positives, WINDOW_POSITIVES)
-
-
-def _positives(windows: Tensor) -> Tensor:
-    """The mask m, shape ``(C, C)``."""
-    return (windows[:, None] == windows).fill_diagonal_(False)
 
 
 def _left_out(

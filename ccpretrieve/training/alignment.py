@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ccpretrieve.data.parallel import ParallelText, read_parallel
+from ccpretrieve.data.parallel import ParallelText, document_range, read_parallel
 from ccpretrieve.model.encoder import batches
 from ccpretrieve.retrieval.bitext import accuracy
 from ccpretrieve.training.ccp import CcpModule
@@ -52,7 +52,7 @@ class ParallelEvaluation:
         cls,
         folder: Path,
         languages: Sequence[str],
-        documents: Sequence[int],
+        documents: str | None,
         tokenizer: Any,
         **how: Any,
     ) -> "ParallelEvaluation":
@@ -61,13 +61,13 @@ class ParallelEvaluation:
         Args:
             folder: See :func:`read_parallel`.
             languages: Those with English that are scored; all if empty.
-            documents: First and last document of each, from 0; all if empty.
+            documents: Documents of each, such as 81-123, counted from 1; None for all.
             tokenizer: Of the encoder.
             **how: Of the class.
         """
         texts = read_parallel(folder, languages)
-        if documents:
-            texts = [text.part(range(documents[0], documents[-1] + 1)) for text in texts]
+        if (numbers := document_range(documents)) is not None:
+            texts = [text.part(numbers) for text in texts]
         return cls(texts, tokenizer, **how)
 
     def __call__(self, module: CcpModule) -> dict[str, float]:
