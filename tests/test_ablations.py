@@ -1,0 +1,97 @@
+"""The ablations: every cell can be trained, finished cells are kept, and gains are those stated."""
+
+import json
+
+import pytest
+
+from benchmarks import ablations
+from benchmarks.ablations import CELLS, AblationConfig, Result, run
+from ccpretrieve.errors import UserError
+
+from .test_pretrain import WORDS, write_documents
+
+
+def result(raw, *, warnings=()):
+    hows = [f"{p} {s}" for p in ("cls", "mean") for s in ("raw", "shifted", "shifted and scaled")]
+    accuracy = {how: {"fra-eng": raw, "deu-eng": raw} for how in hows}
+    health = {"effective_rank": 9.0, "uniformity": -1.0, "warnings": list(warnings)}
+    return Result({"ccp": 5.0}, health, accuracy, 1.0)
+
+
+def test_every_cell_has_settings_that_can_work(tmp_path):
+    config = AblationConfig(corpus="documents", tatoeba=tmp_path)
+    for cell in CELLS.values():
+        made = config.training(cell, 0, tmp_path)
+        for name, value in cell.change.items():
+            assert getattr(made, name) == value
+        assert made.max_steps == 120
+
+
+def test_the_gain_is_over_the_best_control_and_comes_first(tmp_path):
+    config = AblationConfig(corpus="documents", tatoeba=tmp_path)
+    start = result(0.20).accuracy
+    results = {
+        "base": [result(0.40), result(0.44)],
+        "control-random": [result(0.30), result(0.30)],
+        "control-same": [result(0.35), result(0.37)],
+    }
+    # 40 - 35 and 44 - 37: 5 and 7, mean 6, standard deviation sqrt(2) = 1.41
+    # 40 - 20 and 44 - 20: 20 and 24, mean 22, standard deviation 2.83
+    first = ablations._report(config, start, results).splitlines()[0]
+    assert first == (
+        "CCP over its best control (control-same), cls raw: +6.0 ±1.4 points; "
+        "over the start: +22.0 ±2.8 points."
+    )
+
+
+def test_warnings_stand_beside_their_cell(tmp_path):
+    config = AblationConfig(corpus="documents", tatoeba=tmp_path)
+    report = ablations._report(
+        config, result(0.2).accuracy, {"bn-plain": [result(0.1, warnings=["leak: at step 9 ..."])]}
+    )
+    line = next(line for line in report.splitlines() if line.lstrip().startswith("bn-plain"))
+    assert line.rstrip().endswith("leak")
+    assert "terrible" in line
+
+
+@pytest.mark.slow
+def test_finished_cells_are_kept(tmp_path, tiny_checkpoint, monkeypatch):
+    parallel = tmp_path / "parallel"
+    parallel.mkdir()
+    for code in ("eng", "fin"):
+        words = WORDS["en" if code == "eng" else "fi"]
+        (parallel / f"fin-eng.{code}").write_text("".join(f"{word}\n" for word in words))
+    config = AblationConfig(
+        corpus=str(write_documents(tmp_path / "documents", documents=30, sentences=6)),
+        tatoeba=parallel,
+        encoder=str(tiny_checkpoint),
+        languages=("en", "fi"),
+        tested=("fin",),
+        cells=("base", "no-l2"),
+        seeds=(0, 1),
+        steps=10,
+        layers=1,
+        batch_size=4,
+        bank_size=16,
+        output=tmp_path / "ablations",
+        quiet=True,
+    )
+    report = run(config)
+    made = sorted(path.name for path in config.output.iterdir())
+    assert [name for name in made if name.endswith(".json")] == [
+        *("base.0.json", "base.1.json", "no-l2.0.json", "start.json"),
+    ]
+    assert "losses.png" in made
+    assert not [path for path in config.output.iterdir() if path.is_dir()]
+    monkeypatch.setattr(ablations, "_train", None)  # nothing is trained again
+    assert run(config) == report
+    kept = json.loads((config.output / "base.0.json").read_text())
+    kept["settings"]["temperature"] = 0.5
+    (config.output / "base.0.json").write_text(json.dumps(kept))
+    with pytest.raises(UserError, match=r"base\.0\.json: was trained with other settings"):
+        run(config)
+
+
+def test_a_cell_there_is_none_of_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="unknown cell 'bn-plane'; did you mean 'bn-plain'"):
+        AblationConfig(corpus="documents", tatoeba=tmp_path, cells=("bn-plane",))
