@@ -276,7 +276,7 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path, settings, says)
 
 def test_devices_and_precisions_that_cannot_train_are_refused(tmp_path):
     for settings, says in (
-        ({"device": "meta"}, "training runs on cpu or cuda"),
+        ({"device": "mps"}, "training runs on cpu or cuda"),
         ({"dtype": "float16"}, "float16 trains on a GPU only"),
     ):
         with pytest.raises(UserError, match=says):
