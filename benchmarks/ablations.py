@@ -3,7 +3,8 @@
     python -m benchmarks.ablations --corpus data/longdocs --tatoeba data/tatoeba --encoder E
     python -m benchmarks.ablations ... --cells base bank-shared --seeds 0
 
-Each cell is one change to the base settings, trained for equally many updates from the same start
+Each cell is one change to the base settings (no-l2 brings tau 1: dot products are larger), trained
+for equally many updates from the same start
 with each of its seeds; its result is kept in --output and not trained again. What is compared:
 losses, health, and Tatoeba accuracy by the first token and by the mean, raw, after the shift, and
 after shift and scale. What the paper claims of each change, in kind, stands beside it. Gains are
@@ -26,7 +27,7 @@ from benchmarks.tatoeba import run as tatoeba
 from ccpretrieve.commandline import command
 from ccpretrieve.config import Config, Many, at_least
 from ccpretrieve.errors import UserError, unknown
-from ccpretrieve.files import make_directory, read_json, write_json
+from ccpretrieve.files import atomic, make_directory, read_json, write_json
 from ccpretrieve.training_config import PretrainConfig
 
 logger = logging.getLogger("ccpretrieve.benchmarks.ablations")
@@ -111,6 +112,7 @@ class AblationConfig(Config):
     output: Path = Path("runs/ablations")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("--steps", self.steps, 10)
         if not self.seeds:
             raise UserError("--seeds needs at least one")
@@ -181,7 +183,8 @@ def run(config: AblationConfig) -> str:
         seeds = config.seeds if cell.repeated else config.seeds[:1]
         results[name] = [_result(config, name, cell, seed) for seed in seeds]
     report = _report(config, start, results)
-    (config.output / "report.md").write_text(report + "\n", encoding="utf-8")
+    with atomic(config.output / "report.md") as stream:
+        stream.write((report + "\n").encode())
     plot(config, results)
     return report
 
@@ -205,18 +208,24 @@ def _identity(config: AblationConfig, cell: Cell, seed: int) -> dict[str, Any]:
     """What decides the result."""
     training = config.training(cell, seed, Path())
     left_out = ("output", "resume", "quiet")
+    from ccpretrieve.model.checkpoint import default_encoder
+
     plain: dict[str, Any] = json.loads(
         json.dumps({k: v for k, v in vars(training).items() if k not in left_out}, default=str)
     )
-    return plain | {"tested": list(config.tested)}
+    encoder = config.encoder or default_encoder()
+    return plain | {
+        **{"tested": list(config.tested), "tatoeba": str(config.tatoeba), "encoder": encoder},
+    }
 
 
 def _train(config: AblationConfig, cell: Cell, seed: int, folder: Path) -> Result:
     from ccpretrieve.pretrain import run as pretrain
+    from ccpretrieve.training.trainer import read_log
 
     training = config.training(cell, seed, folder)
     pretrain(training)
-    lines = _log(folder)
+    lines = read_log(folder / "training" / "log.jsonl")
     last = lines[-max(1, len(lines) // 4) :]
     report = read_json(folder / "training" / "report.json")
     kept = ("effective_rank", "uniformity", "alignment", "spread", "bank_accuracy", "bound")
@@ -229,11 +238,6 @@ def _train(config: AblationConfig, cell: Cell, seed: int, folder: Path) -> Resul
     shutil.copy(folder / "training" / "log.jsonl", folder.with_name(f"{folder.name}.jsonl"))
     shutil.rmtree(folder)
     return result
-
-
-def _log(folder: Path) -> list[dict[str, float]]:
-    lines = (folder / "training" / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def _means(lines: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
@@ -267,13 +271,21 @@ def _accuracy(
 def _start(config: AblationConfig) -> dict[str, dict[str, float]]:
     """Accuracy of the start, cut to its first layers; kept too."""
     path = config.output / "start.json"
-    if path.is_file():
-        kept: dict[str, dict[str, float]] = read_json(path)
-        return kept
     from ccpretrieve.model.checkpoint import default_encoder
 
-    accuracy = _accuracy(config, config.encoder or default_encoder(), layer=config.layers)
-    write_json(path, accuracy)
+    encoder = config.encoder or default_encoder()
+    asked = {
+        **{"encoder": encoder, "layers": config.layers, "tested": list(config.tested)},
+        **{"tatoeba": str(config.tatoeba)},
+    }
+    if path.is_file():
+        kept = read_json(path)
+        if kept["settings"] != asked:
+            raise UserError(f"{path}: is of another start or test; choose another --output")
+        accuracy: dict[str, dict[str, float]] = kept["accuracy"]
+        return accuracy
+    accuracy = _accuracy(config, encoder, layer=config.layers)
+    write_json(path, {"settings": asked, "accuracy": accuracy})
     return accuracy
 
 
@@ -283,10 +295,10 @@ def _report(
     results: Mapping[str, Sequence[Result]],
 ) -> str:
     hows = [how for how in start if how.endswith(("raw", "scaled"))]
-    head = ["cell", "claimed", "seeds", "loss", "rank", "uniformity", *hows, "warnings"]
+    head = ["cell", "claimed", "seeds", "ccp", "mlm", "rank", "uniformity", *hows, "warnings"]
     rows = [
         head,
-        ["start", "", "", "", "", "", *(_percent(fmean(start[h].values())) for h in hows)],
+        ["start", "", "", "", "", "", "", *(_percent(fmean(start[h].values())) for h in hows)],
     ]
     rows[1].append("")
     for name, each in results.items():
@@ -295,16 +307,17 @@ def _report(
                 name,
                 CELLS[name].claim,
                 str(len(each)),
-                _spread([r.losses.get("ccp", r.losses.get("mlm", 0.0)) for r in each], 2),
+                *(_spread([r.losses[n] for r in each if n in r.losses], 2) for n in ("ccp", "mlm")),
                 _spread([r.health["effective_rank"] for r in each if "effective_rank" in r.health]),
                 _spread([r.health["uniformity"] for r in each if "uniformity" in r.health], 2),
                 *(_spread([100 * r.average(how) for r in each]) for how in hows),
                 " ".join(sorted({w.split(":")[0] for r in each for w in r.health["warnings"]})),
             ]
         )
+    encoder = config.encoder or "the default encoder"
     heading = (
         f"{config.steps} updates of {config.batch_size} windows, {config.pooling} pooling in the "
-        f"loss, {config.layers} layers of {config.encoder}, {' '.join(config.languages)}; Tatoeba "
+        f"loss, {config.layers} layers of {encoder}, {' '.join(config.languages)}; Tatoeba "
         f"accuracy in per cent, mean of both directions and over {' '.join(config.tested)}; mean "
         "and standard deviation over seeds"
     )
@@ -355,7 +368,9 @@ def plot(config: AblationConfig, results: Mapping[str, Sequence[Result]]) -> Non
     from matplotlib import pyplot as plt
 
     groups = list(dict.fromkeys(CELLS[name].group for name in results if name != "base"))
-    figure, axes = plt.subplots(1, max(1, len(groups)), squeeze=False, figsize=(4 * len(groups), 3))
+    figure, axes = plt.subplots(
+        1, max(1, len(groups)), squeeze=False, figsize=(4 * max(1, len(groups)), 3)
+    )
     for axis, group in zip(axes[0], groups, strict=False):
         for name in results:
             if name != "base" and CELLS[name].group != group:

@@ -34,9 +34,9 @@ FAMILY, SPLIT = "sample", "test"
 METRICS = ("mrr@100", "ndcg@10", "recall@10")
 SHOWN, HITS = 3, 3  # questions shown, and passages of each
 RANDOM = (
-    "*** RANDOM WEIGHTS. This encoder was made a moment ago and has learned nothing: the scores "
-    "below mean nothing.\n*** They show that every step runs. For real search give --encoder a "
-    "trained checkpoint, such as\n*** intfloat/multilingual-e5-small."
+    "*** RANDOM WEIGHTS. This encoder was made by this command and has learned nothing: the "
+    "scores below mean nothing.\n*** They show that every step runs. For real search give "
+    "--encoder a trained checkpoint, such as\n*** intfloat/multilingual-e5-small."
 )
 
 

@@ -221,6 +221,8 @@ def searched_topics(config: EvaluateConfig) -> tuple[str, str]:
     """
     found: dict[tuple[str, str], Path] = {}
     for path in config.run:
+        if not path.exists():
+            raise UserError(f"{path}: no such file; check the name")
         sidecar = read_sidecar(path) or {}
         topics, split = str(sidecar.get("topics") or ""), sidecar.get("split")
         if topics and not Path(topics).is_file():  # a file of questions has no judgements

@@ -8,7 +8,9 @@ thrown away at the end; what is left is a checkpoint that ``python -m ccpretriev
 
 import contextlib
 import dataclasses
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,11 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from ccpretrieve.commandline import command
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import PARTIAL, make_directory, only_writer, write_json
+from ccpretrieve.files import (
+    PARTIAL,
+    make_directory,
+    only_writer,
+    sync_directory,
+    write_json,
+    writing_failed,
+)
 from ccpretrieve.training_config import PretrainConfig
 
 if TYPE_CHECKING:
+    from ccpretrieve.data.parallel import ParallelText
     from ccpretrieve.model.settings import EncoderSettings
+    from ccpretrieve.training.alignment import ParallelEvaluation
     from ccpretrieve.training.ccp import CcpObjective
     from ccpretrieve.training.process import Processes
     from ccpretrieve.training.states import States
@@ -95,16 +106,23 @@ def prepare(
 
     Returns:
         The objective, and the settings of the checkpoint that comes of it.
+
+    Raises:
+        UserError: If there is nothing to learn from, to start from, or to score.
     """
     import torch
 
     from ccpretrieve.data.documents import open_documents
     from ccpretrieve.model import trainable
+    from ccpretrieve.model.checkpoint import default_encoder, locate
     from ccpretrieve.model.settings import read_settings
     from ccpretrieve.training import preparation
     from ccpretrieve.training.ccp import CcpObjective
     from ccpretrieve.training.health import Health
 
+    evaluated = _evaluated(config)  # what can be wrong is found before hours of work
+    if not config.from_scratch:
+        locate(config.encoder or default_encoder())
     sources = open_documents(config.corpus, config.languages)
     censuses = preparation.take_censuses(config, sources, folder, processes)
     path = preparation.start_checkpoint(config, sources, censuses, folder, processes)
@@ -112,14 +130,19 @@ def prepare(
     layers = None if config.trim_vocabulary or config.from_scratch else config.layers
     start = trainable.load(path, masked=config.mlm_share > 0, layers=layers)
     trainable.check_length(path, start.encoder, config.max_length)
+    if config.whole_words and not start.tokenizer.is_fast:
+        raise UserError(f"{path}: --whole-words needs a fast tokenizer (tokenizer.json)")
     if config.freeze_embeddings:
-        start.encoder.embeddings.requires_grad_(False)
+        start.encoder.get_input_embeddings().requires_grad_(False)
     if config.gradient_checkpointing:
         trainable.recompute_activations(start.whole)
     settings, _ = read_settings(path, config.encoder or str(path))
-    settings = settings.override(pooling=config.pooling, query_prefix=config.prefix)
+    settings = settings.override(
+        pooling=config.pooling, query_prefix=config.prefix, passage_prefix=config.prefix
+    )
+    similarity = "cosine" if config.l2 else "dot"  # what the loss compared by
     settings = dataclasses.replace(
-        settings, layer=-1, similarity="cosine", normalize=True, calibration=None
+        settings, layer=-1, similarity=similarity, normalize=config.l2, calibration=None
     )
     prefix = settings.query_prefix
     batcher = preparation.make_batcher(
@@ -132,7 +155,7 @@ def prepare(
         batcher,
         processes,
         Health(),
-        _evaluation(config, start.tokenizer, prefix, processes),
+        _evaluation(config, evaluated, start.tokenizer, prefix, processes),
     )
     if config.compile:
         objective.module.hidden = torch.compile(objective.module.hidden, dynamic=True)
@@ -140,19 +163,27 @@ def prepare(
     return objective, settings
 
 
-def _evaluation(config: PretrainConfig, tokenizer: Any, prefix: str, processes: "Processes") -> Any:
-    from ccpretrieve.training.alignment import ParallelEvaluation
+def _evaluated(config: PretrainConfig) -> "list[ParallelText]":
+    from ccpretrieve.training.alignment import read_texts
 
     if config.eval_parallel is None:
+        return []
+    return read_texts(config.eval_parallel, config.eval_languages, config.eval_documents)
+
+
+def _evaluation(
+    config: PretrainConfig,
+    texts: "list[ParallelText]",
+    tokenizer: Any,
+    prefix: str,
+    processes: "Processes",
+) -> "ParallelEvaluation | None":
+    from ccpretrieve.training.alignment import ParallelEvaluation
+
+    if not texts:
         return None
-    return ParallelEvaluation.read(
-        config.eval_parallel,
-        config.eval_languages,
-        config.eval_documents,
-        tokenizer,
-        prefix=prefix,
-        length=config.max_length,
-        device=processes.device,
+    return ParallelEvaluation(
+        texts, tokenizer, prefix=prefix, length=config.max_length, device=processes.device
     )
 
 
@@ -167,8 +198,11 @@ def _train(
             "stopped after %s minutes at step %d of %d; --resume goes on",
             *(config.max_minutes, progress.step, config.max_steps),
         )
-    for warning in objective.watch.health.verdict():
+    verdict = objective.watch.health.verdict()
+    for warning in verdict:
         logger.warning("%s", warning)
+    if not verdict:
+        logger.info("healthy: no leak, no collapse; %s says more", states.folder / REPORT)
     return progress
 
 
@@ -203,29 +237,56 @@ def _finish(
 
 
 def export(objective: "CcpObjective", settings: "EncoderSettings", output: Path) -> None:
-    """Write encoder, tokenizer and settings as a checkpoint; each file whole, config.json last."""
-    from ccpretrieve.model.settings import write_settings
-    from ccpretrieve.model.tower import quiet_transformers
+    """Write encoder, tokenizer and settings as a checkpoint; each file whole, config.json last.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    from safetensors import SafetensorError
 
     partial = output / f"export{PARTIAL}"
     shutil.rmtree(partial, ignore_errors=True)
-    make_directory(partial)
-    encoder = objective.module.whole.base_model
+    try:
+        _write(objective, settings, make_directory(partial))
+        for file in sorted(partial.rglob("*"), key=lambda path: path.name == "config.json"):
+            if file.is_file():
+                target = output / file.relative_to(partial)
+                make_directory(target.parent)
+                file.replace(target)
+        sync_directory(output)
+    except SafetensorError as error:
+        reason = OSError(errno.EIO, " ".join(str(error).split())[:200])
+        raise writing_failed(output, reason) from error
+    except OSError as error:
+        raise writing_failed(output, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _write(objective: "CcpObjective", settings: "EncoderSettings", folder: Path) -> None:
+    """All files of the checkpoint, durable."""
+    from ccpretrieve.model.settings import write_settings
+    from ccpretrieve.model.tower import quiet_transformers
+
     with quiet_transformers():
-        encoder.save_pretrained(partial)
-        objective.batcher.tokenizer.save_pretrained(partial)
-    write_settings(partial, settings)
-    for file in sorted(partial.rglob("*"), key=lambda path: path.name == "config.json"):
+        objective.module.whole.base_model.save_pretrained(folder)
+        objective.batcher.tokenizer.save_pretrained(folder)
+    write_settings(folder, settings)
+    for file in folder.rglob("*"):
         if file.is_file():
-            target = output / file.relative_to(partial)
-            make_directory(target.parent)
-            file.replace(target)
-    shutil.rmtree(partial)
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line; every flag is a field of :class:`PretrainConfig`."""
-    command(run, PretrainConfig, "pretrain", argv, kept="--resume goes on from the last state")
+    command(
+        run,
+        PretrainConfig,
+        "pretrain",
+        argv,
+        kept="--resume goes on from the last state, if one was written",
+    )
 
 
 if __name__ == "__main__":

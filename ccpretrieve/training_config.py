@@ -53,11 +53,11 @@ class TrainingConfig(Config):
         batch_size: Windows (or questions) of one forward pass in one process.
         accumulated_batch_size: Of one update of the parameters, over all processes.
         learning_rate: After the warm-up.
-        warmup_steps: Updates over which the rate rises from 0.
+        warmup_steps: Updates over which the rate rises from 0 (not in any text we have).
         schedule: constant after the warm-up, or linear down to 0 at --max-steps.
         optimizer: adam, or adamw with --weight-decay.
         weight_decay: Of adamw.
-        clip: Longest gradient, as a norm; 0 for no limit.
+        clip: Longest gradient, as a norm; 0 for no limit (the paper names none for pretraining).
         max_steps: Updates in all.
         max_minutes: Stop cleanly after so long; --resume goes on.
         log_steps: Updates between two lines of the log.
@@ -140,7 +140,8 @@ class PretrainConfig(TrainingConfig):
         positive: context; or a control: random, a sentence of another document; same, the centre.
         temperature: tau (not in any text we have).
         l2: Compare by cosine, as the paper has it, or without by dot product.
-        reduction: mean of l(c, i) over the pairs, or the paper's sum; for Adam all but the same.
+        reduction: mean of l(c, i) over the pairs, or the paper's sum, which outweighs masked
+            language modelling by the number of pairs.
         window_positives: keep or mask other positives of a centre in the denominator.
         mask_duplicates: Leave sentences equal to the centre or its positive out of the negatives.
         bank: language, shared or none.
@@ -161,7 +162,8 @@ class PretrainConfig(TrainingConfig):
         head_hidden: Width inside the projection head. Default: the encoder's.
         head_output: Width of z. Default: the encoder's.
         head_activation: relu, gelu or none (not named in the paper).
-        mlm_share: Of the batches that are masked language modelling instead.
+        mlm_share: Of the batches that are masked language modelling instead (not in any text we
+            have).
         mlm_probability: Of a token to be masked.
         whole_words: Mask whole words rather than pieces.
         language_exponent: a of p_l ~ n_l^a, the probability of a language.
@@ -236,6 +238,12 @@ class PretrainConfig(TrainingConfig):
             raise UserError("--corpus is empty; give a folder or file of documents, or hf:<name>")
         if self.encoder is not None and self.from_scratch:
             raise UserError("--from-scratch starts from random weights; leave --encoder out")
+        if self.trim_vocabulary and self.from_scratch:
+            raise UserError(
+                "--from-scratch has a tokenizer of its own; leave --trim-vocabulary out"
+            )
+        if self.eval_parallel is None and (self.eval_languages or self.eval_documents):
+            raise UserError("--eval-languages and --eval-documents need --eval-parallel")
         self._check_names()
         self._check_numbers()
 
@@ -257,6 +265,13 @@ class PretrainConfig(TrainingConfig):
     def _check_numbers(self) -> None:
         if self.batch_norm != "none":
             at_least("--batch-size", self.batch_size, 2)  # statistics of one row are none
+        if self.batch_norm == "shuffled" and self.batch_size < 2 * self.head_groups:
+            raise UserError(
+                f"--batch-size {self.batch_size}: shuffled batch norm needs 2 windows in each of "
+                f"its {self.head_groups} groups; raise it, or lower --head-groups"
+            )
+        for name in ("scratch_vocabulary", "scratch_width", "scratch_heads"):
+            at_least(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         positive("--head-momentum", self.head_momentum)
         share("--head-momentum", self.head_momentum)
         for name in (

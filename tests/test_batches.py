@@ -60,10 +60,11 @@ def test_a_batch_holds_the_sentences_behind_the_prefix(tiny_checkpoint):
 
 
 def test_what_was_cut_is_counted(tiny_checkpoint):
-    makes = batcher(tiny_checkpoint, length=8)
-    made = makes.collate("en", "ccp", [Window("d", "a b c d e f g h i j", ("a",))])
-    assert made.ids.shape[1] == 8
-    assert makes.truncated == 1 + (made.attention[1].sum() == 8)
+    length = len(AutoTokenizer.from_pretrained(tiny_checkpoint)("query: a a")["input_ids"])
+    makes = batcher(tiny_checkpoint, length=length)
+    made = makes.collate("en", "ccp", [Window("d", "a b c d e f g h i j", ("a a",))])
+    assert made.lengths == [length, length]
+    assert makes.truncated == 1  # the second is as long as may be, and whole
 
 
 def test_tasks_are_drawn_with_their_share(tiny_checkpoint):
@@ -151,6 +152,17 @@ def test_whole_words_are_masked_together_unless_they_are_too_long():
             assert len(set(picked[5:7].tolist())) == 1
         split |= len(set(picked[7:-1].tolist())) == 2
     assert split
+
+
+def test_the_pieces_of_a_word_are_one_word_to_the_tokenizer(tiny_checkpoint):
+    makes = batcher(tiny_checkpoint, share=1.0, length=64)
+    encoded = makes.tokenizer(["Mediterranean Sea"], return_tensors="np")
+    numbers = makes._words(encoded, encoded["input_ids"].shape)[0].tolist()
+    assert numbers[0] == numbers[-1] == -1
+    inside = numbers[1:-1]
+    assert inside == sorted(inside)
+    assert set(inside) == {0, 1}
+    assert inside.count(0) > 1
 
 
 @pytest.mark.parametrize("whole_words", [False, True])

@@ -57,13 +57,12 @@ LENGTHS = [5, 3, 12, 2, 7, 4, 1, 9, 3, 6, 2, 2, 8]
 def test_every_sentence_is_the_center_once_in_a_pass():
     # the document of one sentence has no window
     expected = sorted((d, s) for d, n in enumerate(LENGTHS) if n > 1 for s in range(n))
-    drawn = stream(LENGTHS, pool=100)
-    centers = [place(window.center) for window in drawn.take(sum(LENGTHS) - 1)]
-    # the pool holds the next pass too once this one is read, so count what came at least once
-    assert set(centers) <= set(expected)
-    drawn = stream(LENGTHS, pool=1)  # one document after another
-    centers = [place(window.center) for window in drawn.take(len(expected))]
-    assert sorted(centers) == expected
+    for pool in (1, 4, 100):  # one document after another; several; all at once
+        drawn = stream(LENGTHS, pool=pool)
+        centers = [place(drawn.take(1)[0].center) for _ in range(2 * len(expected))]
+        assert sorted(centers[: len(expected)]) == expected
+        assert sorted(centers) == sorted(2 * expected)
+        assert drawn.passes == 1
 
 
 def test_the_context_is_drawn_from_the_center_s_own_document():

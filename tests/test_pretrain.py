@@ -54,6 +54,7 @@ def config(documents, checkpoint, output, **settings):
         **{"bank_size": 10, "max_length": 24, "learning_rate": 1e-3, "log_steps": 1},
         **{"save_steps": 2, "probe_steps": 2, "device": "cpu", "trackers": (), "quiet": True},
         **{"encoder": str(checkpoint), "shuffle_buffer": 6, "min_characters": 5},
+        **{"eval_steps": 2},
     }
     return PretrainConfig(corpus=str(documents), output=output, **{**defaults, **settings})
 
@@ -119,6 +120,7 @@ def test_the_loss_falls_where_context_can_be_told(tmp_path, tiny_checkpoint):
         {"contexts": 2, "bank": "shared", "bank_entries": "both", "bank_dtype": "bfloat16"},
         {"bank": "none", "head": "two", "batch_norm": "plain", "whole_words": True},
         {"optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear", "l2": False},
+        {"dtype": "bfloat16"},
         {"layers": 1, "freeze_embeddings": True, "gradient_checkpointing": True},
     ],
     ids=lambda settings: "-".join(settings) or "defaults",
@@ -151,6 +153,7 @@ def test_killed_at_any_moment_and_resumed_it_is_the_run_never_killed(
         *("--shuffle-buffer", "6", "--min-characters", "5", "--quiet"),
     ]
     states = tmp_path / "b" / "training"
+    killed = 0
     for kill_after in (1, 4, 6):
         resume = ["--resume"] if any(states.glob("step-*[0-9]")) else []
         process = subprocess.Popen([*map(str, command), *resume], cwd=ROOT, stderr=subprocess.PIPE)
@@ -161,6 +164,8 @@ def test_killed_at_any_moment_and_resumed_it_is_the_run_never_killed(
                 break
             time.sleep(0.002)
         process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    assert killed == 3
     subprocess.run([*map(str, command), "--resume"], cwd=ROOT, check=True)
     for name, weight in weights(whole).items():
         torch.testing.assert_close(weight, weights(tmp_path / "b")[name], atol=1e-6, rtol=0)
@@ -226,6 +231,8 @@ def test_two_processes_train_one_model(documents, tiny_checkpoint, tmp_path):
         torch.load(tmp_path / f"out/training/step-00000004/rank-{rank}.pt", weights_only=True)
         for rank in (0, 1)
     ]
+    sums = [state["weights"] for state in states]
+    assert sums[0] == sums[1]  # gradients were averaged
     banks = [state["objective"]["bank"]["rings"] for state in states]
     assert banks[0].keys() == banks[1].keys()  # the same languages at each step
     for language, ring in banks[0].items():
@@ -234,6 +241,74 @@ def test_two_processes_train_one_model(documents, tiny_checkpoint, tmp_path):
     pools = [{entry[0] for entry in stream["en"]["pool"]} for stream in streams]
     assert not pools[0] & pools[1]  # of different documents
     assert Encoder.load(tmp_path / "out").encode_queries(["a"]).shape == (1, 32)
+
+
+@pytest.mark.slow
+def test_two_processes_killed_and_resumed_are_those_never_killed(
+    documents, tiny_checkpoint, tmp_path
+):
+    def launch(output, *more):
+        settings = [
+            *("--batch-size", "2", "--accumulated-batch-size", "8", "--bank-size", "10"),
+            *("--max-length", "24", "--save-steps", "2", "--device", "cpu", "--contexts", "2"),
+            *("--bank-scope", "all", "--shuffle-buffer", "6", "--min-characters", "5", "--quiet"),
+        ]
+        command = [
+            *(sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"),
+            *("--num_processes", "2", "-m", "ccpretrieve.pretrain", "--corpus", documents),
+            *("--encoder", tiny_checkpoint, "--output", output, *settings, *more),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        subprocess.run(
+            list(map(str, command)), cwd=tmp_path, env=environment, capture_output=True, check=True
+        )
+        return output
+
+    whole = launch(tmp_path / "a", "--max-steps", "4")
+    parts = launch(tmp_path / "b", "--max-steps", "2")
+    launch(parts, "--max-steps", "4", "--resume")
+    for name, weight in weights(whole).items():
+        torch.testing.assert_close(weight, weights(parts)[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.slow
+def test_the_two_views_of_one_sentence_differ_by_dropout(documents, tiny_checkpoint, tmp_path):
+    from ccpretrieve.training.ccp import CcpModule
+
+    seen = []
+    honest = CcpModule.embed
+
+    def embed(self, ids, attention, lengths):
+        h = honest(self, ids, attention, lengths)
+        seen.append(h.detach())
+        return h
+
+    settings = {"positive": "same", "mlm_share": 0.0, "max_steps": 2, "probe_steps": 100}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CcpModule, "embed", embed)
+        run(config(documents, tiny_checkpoint, tmp_path / "out", **settings))
+    for h in seen:
+        assert (h[:4] - h[4:]).abs().max() > 1e-4
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_written_is_one_line(
+    documents, tiny_checkpoint, tmp_path, monkeypatch
+):
+    from safetensors import SafetensorError
+    from transformers import XLMRobertaModel
+
+    def full(*args, **kwargs):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr(XLMRobertaModel, "save_pretrained", full)
+    settings = {"max_steps": 1, "mlm_share": 0.0}
+    with pytest.raises(UserError, match=r"out: cannot be written: I/O error: No space left"):
+        run(config(documents, tiny_checkpoint, tmp_path / "out", **settings))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["training"]
+    monkeypatch.undo()
+    out = run(config(documents, tiny_checkpoint, tmp_path / "out", **settings, resume=True))
+    assert (out / "config.json").is_file()
 
 
 @pytest.mark.slow
@@ -301,7 +376,7 @@ def jsonl(path, *items):
                 {"lang": "en", "sentences": [f"A sentence of {word} alone."]}
                 for word in ("river", "mountain", "city", "water", "island")
             ],
-            "en: no document has two sentences left",
+            "en: no document has two sentences left after cleaning, so there is no pair",
         ),
         ([{"lang": "en", "text": ""}], "en: 0 sentences are left after cleaning, fewer than"),
         (
@@ -343,6 +418,8 @@ def test_gzipped_documents_are_documents(documents, tiny_checkpoint, tmp_path):
     [
         ({"max_length": 100_000}, "takes at most 512 tokens, asked for 100000"),
         ({"layers": 9}, "has 2 layers, not 9"),
+        ({"eval_parallel": Path("/nowhere")}, "/nowhere"),
+        ({"bank_device": "gpu"}, "device 'gpu' cannot be used"),
         ({"languages": ("sw",)}, "sw"),
         ({"encoder": "/nowhere/at/all"}, "nowhere"),
     ],
@@ -361,6 +438,10 @@ def test_what_the_encoder_or_the_corpus_lacks_is_said(
         ({"bank": "languages"}, "unknown bank 'languages'; did you mean 'language'"),
         ({"mlm_share": 1.5}, "--mlm-share must lie from 0 to 1"),
         ({"radius": 1, "contexts": 3}, "a radius of 1 has 2 at most"),
+        ({"batch_norm": "shuffled"}, "2 windows in each of its 4 groups"),
+        ({"eval_languages": ("fr",)}, "need --eval-parallel"),
+        ({"encoder": None, "from_scratch": True, "scratch_heads": 0}, "--scratch-heads must be"),
+        ({"encoder": None, "from_scratch": True, "trim_vocabulary": True}, "leave --trim-voc"),
         ({"from_scratch": True}, "leave --encoder out"),
         ({"batch_size": 1, "accumulated_batch_size": 1}, "--batch-size must be at least 2"),
     ],

@@ -15,7 +15,7 @@ def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys, tiny_check
     monkeypatch.chdir(tmp_path)
     tag = MODEL.split("/")[1]
     encode.run(EncodeConfig(corpus="sample-en", encoder=str(tiny_checkpoint), tag=tag, quiet=True))
-    block = re.search(r"## From Python\s+```python\n(.*?)```", README, re.DOTALL).group(1)
+    block = re.search(r"## From Python\s+.*?```python\n(.*?)```", README, re.DOTALL).group(1)
     assert MODEL in block
     exec(block.replace(MODEL, str(tiny_checkpoint)), {})
     assert capsys.readouterr().out.count("#0") == 3
@@ -34,3 +34,8 @@ def test_every_module_of_the_package_is_in_the_tree():
     for path in package.rglob("*.py"):
         if path.name not in ("__init__.py", "__main__.py"):
             assert path.stem in tree, path
+
+
+def test_our_plugin_comes_before_pyserini_which_would_start_whatever_java_there_is():
+    block = re.search(r"## Inside Pyserini\s+.*?```python\n(.*?)```", README, re.DOTALL).group(1)
+    assert block.index("import QueryEncoder") < block.index("import FaissSearcher")

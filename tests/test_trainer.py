@@ -80,18 +80,48 @@ def without_speed(lines):
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in lines]
 
 
+@pytest.mark.parametrize("log_steps", [1, 3])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, optimizer):
-    decay = {"weight_decay": 0.1} if optimizer == "adamw" else {}
+def test_a_resumed_run_is_the_run_that_was_never_stopped(tmp_path, optimizer, log_steps):
+    decay = {"log_steps": log_steps} | ({"weight_decay": 0.1} if optimizer == "adamw" else {})
     whole = Regression()
     train(config(tmp_path / "a", optimizer=optimizer, **decay), whole)
-    train(config(tmp_path / "b", optimizer=optimizer, max_steps=5, **decay), Regression())
+    with pytest.raises(UserError):  # dies in step 6; there is a state of step 4
+        train(config(tmp_path / "b", optimizer=optimizer, **decay), Regression(broken_at=6))
     again = Regression()
     torch.manual_seed(99)  # whatever happened in between
     train(config(tmp_path / "b", optimizer=optimizer, resume=True, **decay), again)
     for name, weight in whole.module.state_dict().items():
         assert torch.equal(weight, again.module.state_dict()[name])
     assert without_speed(logged(tmp_path / "a")) == without_speed(logged(tmp_path / "b"))
+
+
+def test_what_a_dead_attempt_left_is_cleared(tmp_path):
+    stale = tmp_path / "training" / "census.json"
+    stale.parent.mkdir()
+    stale.write_text("{}")
+    train(config(tmp_path, max_steps=1), Regression())
+    assert not stale.exists()
+
+
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path):
+    class Broken(Regression):
+        def updated(self):
+            super().updated()
+            if self.updates == 8:
+                self.module[0].weight.data[0, 0] = float("nan")
+
+    with pytest.raises(UserError, match=r"step 8: the update is no number; .* step 4 is kept"):
+        train(config(tmp_path), Broken())
+    assert sorted(p.name for p in (tmp_path / "training").glob("step-*")) == ["step-00000004"]
+
+
+def test_fewer_steps_than_were_taken_are_refused(tmp_path):
+    train(config(tmp_path, max_steps=4), Regression())
+    with pytest.raises(UserError, match="--max-steps 2: the run is at step 4 already"):
+        train(config(tmp_path, max_steps=2, resume=True), Regression())
+    progress, _, _ = train(config(tmp_path, max_steps=4, resume=True), Regression())
+    assert progress.step == 4  # a finished run is simply finished
 
 
 def test_what_was_logged_after_the_state_is_forgotten_on_resume(tmp_path):
@@ -157,23 +187,46 @@ def test_the_rate_rises_and_then_stays_or_falls(tmp_path):
     assert rates["linear"] == pytest.approx([0.5, 0.75, *falling])
 
 
-def test_the_gradient_is_clipped(tmp_path):
+def test_the_gradient_is_clipped_before_each_update(tmp_path):
+    lengths = []
+
     class Steep(Regression):
         def loss(self, module):
             return super().loss(module)._replace(value=1000 * module(torch.ones(1, 4)).sum())
 
-    objective = Steep()
-    _, trainer, _ = train(config(tmp_path, max_steps=1, clip=0.5, optimizer="adam"), objective)
-    assert trainer.optimizer.param_groups[0]["lr"] > 0
-    before = Steep()
-    settings = config(tmp_path / "x", clip=0.5)
-    processes = Processes(settings, tmp_path)
-    loss = before.loss(before.module)
-    processes.backward(loss.value)
-    norm = processes.clip(list(before.module.parameters()), 0.5)
-    assert norm > 100
-    clipped = torch.stack([p.grad.norm() for p in before.module.parameters()]).norm()
-    torch.testing.assert_close(clipped, torch.tensor(0.5))
+        def watch(self, *_):
+            grads = [p.grad for p in self.module.parameters()]
+            lengths.append(torch.stack([grad.norm() for grad in grads]).norm().item())
+
+    for clip in (0.5, 0.0):
+        objective = Steep()
+        settings = config(tmp_path / str(clip), max_steps=2, clip=clip)
+        processes = Processes(settings, settings.output / "training")
+        states = States(settings.output, processes)
+        states.begin({}, resume=False)
+        trainer = Trainer(settings, objective, processes, states)
+        trainer.optimizer.optimizer.register_step_pre_hook(objective.watch)
+        trainer.run()
+    assert lengths[:2] == pytest.approx([0.5, 0.5])
+    assert min(lengths[2:]) > 100
+
+
+def test_dropout_is_on_in_every_update_and_off_in_evaluation(tmp_path):
+    modes = []
+
+    class Seen(Regression):
+        def loss(self, module):
+            modes.append(self.module.training)
+            return super().loss(module)
+
+        def evaluate(self):
+            modes.append(self.module.training)
+            return super().evaluate()
+
+    objective = Seen([0.1, 0.2, 0.3])
+    objective.module.eval()  # as from_pretrained gives it
+    train(config(tmp_path, max_steps=2, eval_steps=1), objective)
+    assert modes == [True, True, False, True, True, False]
 
 
 def test_a_loss_that_is_no_number_stops_with_step_and_batch_and_keeps_the_state(tmp_path):
@@ -189,7 +242,7 @@ def test_the_newest_and_the_best_state_are_kept(tmp_path):
     scores = [0.1, 0.2, 0.9, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3]
     progress, _, states = train(config(tmp_path), Regression(scores))
     assert (progress.best, progress.best_step) == (0.9, 3)
-    assert states.best() == 3
+    assert states.newest() == 12
     kept = sorted(path.name for path in (tmp_path / "training").glob("step-*"))
     assert kept == ["step-00000003", "step-00000012"]
 
@@ -203,7 +256,10 @@ def test_time_ends_a_run_with_a_state(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"learning_rate": 0.1}, r"--learning-rate: the run in .* was begun with 0.05, not 0.1"),
+        (
+            {"learning_rate": 0.1},
+            r"--learning-rate: the run in .* was begun with 0.05, not with 0.1",
+        ),
         ({"seed": 4}, "--seed: the run"),
     ],
 )

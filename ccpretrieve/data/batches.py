@@ -54,6 +54,12 @@ class Batch:
     documents: tuple[str, ...]
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row, without padding."""
+        lengths: list[int] = self.attention.sum(axis=1).tolist()
+        return lengths
+
+    @property
     def tokens(self) -> int:
         """Without padding."""
         return int(self.attention.sum())
@@ -114,13 +120,23 @@ class Batcher:
         self._masks = np.random.default_rng([seed, 0x3A5C, shard])
 
     def next(self) -> Batch:
-        """The next batch."""
+        """The next batch.
+
+        Raises:
+            UserError: If a document cannot be read, or a language has no window.
+        """
         language = self.draw()
         task = MLM if self._tasks.random() < self.masking.share else CCP
         return self.collate(language, task, self.streams[language].take(self.windows))
 
     def collate(self, language: str, task: str, windows: Sequence[Window]) -> Batch:
-        """Make a batch of windows."""
+        """Make a batch.
+
+        Args:
+            language: Of the windows.
+            task: ``ccp`` or ``mlm``.
+            windows: N of them.
+        """
         sentences = [window.center for window in windows]
         numbers = list(range(len(windows)))
         for number, window in enumerate(windows):
@@ -137,7 +153,7 @@ class Batcher:
         )
         ids = encoded["input_ids"].astype(np.int64)
         attention = encoded["attention_mask"].astype(np.int64)
-        self.truncated += int((attention.sum(axis=1) >= self.length).sum())
+        self.truncated += _truncated(encoded, attention, self.length)
         labels = None
         if task == MLM:
             special = encoded["special_tokens_mask"].astype(bool) | (attention == 0)
@@ -195,6 +211,13 @@ class Batcher:
         self._tasks.bit_generator.state = state["tasks"]
         self._masks.bit_generator.state = state["masks"]
         self.truncated = state["truncated"]
+
+
+def _truncated(encoded: Any, attention: Ids, length: int) -> int:
+    """Rows that lost their end; of a slow tokenizer, those that are as long as may be."""
+    if encoded.encodings is None:
+        return int((attention.sum(axis=1) >= length).sum())
+    return sum(bool(each.overflowing) for each in encoded.encodings)
 
 
 def mask_tokens(

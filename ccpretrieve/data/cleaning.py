@@ -174,6 +174,7 @@ class Census:
     Attributes:
         language: Its code.
         documents: Read.
+        usable: Of them, those with two sentences or more, boilerplate included.
         sentences: Kept of them.
         characters: In those.
         dropped: Reason -> sentences dropped.
@@ -183,6 +184,7 @@ class Census:
 
     language: str
     documents: int
+    usable: int
     sentences: int
     characters: int
     dropped: dict[str, int]
@@ -216,23 +218,26 @@ def take_census(source: DocumentSource, rules: CleaningRules, most: int = 20_000
     """
     cleaner = Cleaner(source.language, rules)
     repeated = _Repeated(rules.boilerplate_documents)
-    documents = sentences = characters = 0
+    documents = usable = sentences = characters = 0
     complete = True
     for document, _ in source.documents():
         if documents == most:
             complete = False
             break
         documents += 1
+        before = sentences
         for sentence, identity in cleaner.kept(document):
             sentences += 1
             characters += len(sentence)
             repeated.add(identity, len(sentence))
+        usable += sentences - before > 1
     found = repeated.found()
     dropped = {reason: cleaner.dropped[reason] for reason in REASONS}
     dropped["boilerplate"] = sum(count for count, _ in found.values())
     return Census(
         source.language,
         documents,
+        usable,
         sentences - dropped["boilerplate"],
         characters - sum(size for _, size in found.values()),
         dropped,

@@ -23,7 +23,6 @@ from ccpretrieve.data.windows import Window, draw_contexts
 from ccpretrieve.errors import UserError
 
 State = dict[str, Any]
-POSITIVES = ("context", "random", "same")
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,13 @@ class WindowStream:
         self.cleaner = cleaner
         self.sampling = sampling
         self.shard, self.shards = shard, shards
-        self.passes = 0
+        self.passes = 0  # begun after the first
         self._generator = np.random.default_rng([seed, shard, *source.language.encode()])
         self._pool: list[_Entry] = []
         self._position: Any = None  # from where the documents go on; None from the start
         self._documents: Iterator[tuple[Document, Any]] | None = None
         self._used = 0  # documents of this pass that gave a window
+        self._over = False  # whether the pass has been read to its end
 
     def take(self, count: int) -> list[Window]:
         """The next windows, of different documents as far as the pool has so many.
@@ -96,7 +96,7 @@ class WindowStream:
         windows: list[Window] = []
         taken: set[tuple[str, int]] = set()
         while len(windows) < count:
-            self._fill()
+            self._fill(count)
             before = len(windows)
             for entry in self._choose(count - before):
                 center = _next_center(entry, taken)
@@ -137,17 +137,27 @@ class WindowStream:
         other = others[int(self._generator.integers(len(others)))]
         return other.sentences[int(self._generator.integers(len(other.sentences)))]
 
-    def _fill(self) -> None:
-        """Add documents to the pool until it is full."""
+    def _fill(self, needed: int) -> None:
+        """Add documents until the pool is full, or the pass over and ``needed`` are in it."""
+        if self.sampling.positive == "random":
+            needed = max(needed, 2)  # the sentence is to be of another document
         while len(self._pool) < self.sampling.pool:
+            if self._over and len({entry.document for entry in self._pool}) >= needed:
+                return
             document = self._next()
+            if document is None:
+                continue
             sentences = self.cleaner.clean(document)
             if len(sentences) > 1:
                 centers = self._generator.permutation(len(sentences)).tolist()
                 self._pool.append(_Entry(document.id, sentences, centers))
                 self._used += 1
 
-    def _next(self) -> Document:
+    def _next(self) -> Document | None:
+        """The next document; None where a pass ends."""
+        if self._over:
+            self._over, self._used = False, 0
+            self.passes += 1
         if self._documents is None:
             self._documents = self.source.documents(
                 self._position, shard=self.shard, shards=self.shards
@@ -161,14 +171,15 @@ class WindowStream:
                 "there is no pair to learn from; look at its text, or leave it out of --languages"
             )
         self._documents = self._position = None
-        self.passes, self._used = self.passes + 1, 0
-        return self._next()
+        self._over = True
+        return None
 
     def state_dict(self) -> State:
         """All that decides what comes next, as JSON."""
         return {
             "passes": self.passes,
             "used": self._used,
+            "over": self._over,
             "position": self._position,
             "pool": [[entry.document, entry.sentences, entry.centers] for entry in self._pool],
             "generator": self._generator.bit_generator.state,
@@ -177,7 +188,7 @@ class WindowStream:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from where :meth:`state_dict` was taken."""
-        self.passes, self._used = state["passes"], state["used"]
+        self.passes, self._used, self._over = state["passes"], state["used"], state["over"]
         self._position, self._documents = state["position"], None
         self._pool = [_Entry(*entry) for entry in state["pool"]]
         self._generator.bit_generator.state = state["generator"]

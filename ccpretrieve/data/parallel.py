@@ -81,7 +81,7 @@ def document_range(asked: str | None) -> range | None:
     match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", asked)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
-        raise UserError(f"--documents {asked!r}: give numbers from 1, such as 81-123 or 7")
+        raise UserError(f"documents {asked!r}: give numbers from 1, such as 81-123 or 7")
     return range(first - 1, last)
 
 

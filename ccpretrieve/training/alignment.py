@@ -47,29 +47,6 @@ class ParallelEvaluation:
         self.length = length
         self.device = device
 
-    @classmethod
-    def read(
-        cls,
-        folder: Path,
-        languages: Sequence[str],
-        documents: str | None,
-        tokenizer: Any,
-        **how: Any,
-    ) -> "ParallelEvaluation":
-        """Open a folder of parallel text.
-
-        Args:
-            folder: See :func:`read_parallel`.
-            languages: Those with English that are scored; all if empty.
-            documents: Documents of each, such as 81-123, counted from 1; None for all.
-            tokenizer: Of the encoder.
-            **how: Of the class.
-        """
-        texts = read_parallel(folder, languages)
-        if (numbers := document_range(documents)) is not None:
-            texts = [text.part(numbers) for text in texts]
-        return cls(texts, tokenizer, **how)
-
     def __call__(self, module: CcpModule) -> dict[str, float]:
         """Mean accuracy of both directions over the languages, then that of each."""
         sides = {id(side): side for text in self.texts for side in text.sides}
@@ -92,7 +69,24 @@ class ParallelEvaluation:
             padded = self.tokenizer.pad(
                 {"input_ids": [ids[row] for row in rows]}, return_tensors="pt"
             ).to(self.device)
-            h = module.embed(padded["input_ids"], padded["attention_mask"]).float().cpu().numpy()
-            for row, vector in zip(rows, h, strict=True):
+            lengths = [len(ids[row]) for row in rows]
+            h = module.embed(padded["input_ids"], padded["attention_mask"], lengths)
+            for row, vector in zip(rows, h.float().cpu().numpy(), strict=True):
                 parts[row] = vector
         return np.stack(parts)
+
+
+def read_texts(folder: Path, languages: Sequence[str], documents: str | None) -> list[ParallelText]:
+    """Open a folder of parallel text; nothing of the encoder is needed yet.
+
+    Args:
+        folder: See :func:`read_parallel`.
+        languages: Those with English that are scored; all if empty.
+        documents: Documents of each, such as 81-123, counted from 1; None for all.
+
+    Raises:
+        UserError: If there is no such text.
+    """
+    texts = read_parallel(folder, languages)
+    numbers = document_range(documents)
+    return texts if numbers is None else [text.part(numbers) for text in texts]

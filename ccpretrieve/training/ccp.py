@@ -12,7 +12,7 @@ update is done, batch by batch in their order.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ccpretrieve.data.batches import CCP, Batch, Batcher
-from ccpretrieve.model.encoder import batches
+from ccpretrieve.model.encoder import batches, choose_device
 from ccpretrieve.model.losses import ContrastiveLoss, ccp_loss, mlm_loss, same_sentence
 from ccpretrieve.model.memory_bank import MemoryBank, entering
 from ccpretrieve.model.pooling import pool
@@ -72,6 +72,7 @@ class CcpModule(nn.Module):
         attention: Tensor,
         labels: Tensor | None,
         *,
+        lengths: Sequence[int],
         centers: int,
         step: int,
         generator: torch.Generator,
@@ -82,42 +83,49 @@ class CcpModule(nn.Module):
             ids: Shape ``(R, T)``.
             attention: Shape ``(R, T)``.
             labels: Shape ``(R, T)``, or None for CCP.
+            lengths: Tokens of each row.
             centers: How many of the first rows are centres.
             step: e.
             generator: Of shuffled batch norm.
+
+        Returns:
+            :class:`Projected`, or a scalar loss.
         """
         if labels is not None:
-            return self._masked_loss(ids, attention, labels)
-        h = self.embed(ids, attention)
+            return self._masked_loss(ids, attention, labels, lengths)
+        h = self.embed(ids, attention, lengths)
         z_c, z_i = self.projection(h[:centers], h[centers:], step=step, generator=generator)
         return Projected(h, torch.cat([z_c, z_i]))
 
-    def embed(self, ids: Tensor, attention: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, attention: Tensor, lengths: Sequence[int]) -> Tensor:
         """Pooled hidden states, shape ``(R, D)``."""
         parts, places = [], []
-        for rows, states, mask in self._states(ids, attention):
+        for rows, states, mask in self._states(ids, attention, lengths):
             parts.append(pool(states, mask, self.pooling))
             places.append(rows)
         return torch.cat(parts)[torch.cat(places).argsort()]
 
-    def _masked_loss(self, ids: Tensor, attention: Tensor, labels: Tensor) -> Tensor:
+    def _masked_loss(
+        self, ids: Tensor, attention: Tensor, labels: Tensor, lengths: Sequence[int]
+    ) -> Tensor:
         """Only the tokens to be found pass through the head, whose output is as wide as V."""
         assert self.lm_head is not None
         found, wanted = [], []
-        for rows, states, mask in self._states(ids, attention):
+        for rows, states, mask in self._states(ids, attention, lengths):
             answers = labels[rows, : mask.shape[1]]
             picked = answers != -100
             found.append(states[picked])
             wanted.append(answers[picked])
         return mlm_loss(self.lm_head(torch.cat(found)), torch.cat(wanted))
 
-    def _states(self, ids: Tensor, attention: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _states(
+        self, ids: Tensor, attention: Tensor, lengths: Sequence[int]
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Last hidden states in groups of like length, so that little padding is computed.
 
         Yields:
             Which rows ``(r,)``, their states ``(r, t, D)`` and mask ``(r, t)``.
         """
-        lengths = attention.sum(dim=1).tolist()
         for group in batches(lengths, self.pass_tokens):
             rows = torch.from_numpy(group).to(ids.device)
             width = max(lengths[row] for row in group.tolist())
@@ -200,7 +208,7 @@ class CcpObjective(Objective):
             projection.output,
             kind=config.bank,
             dtype=getattr(torch, config.bank_dtype),
-            device=config.bank_device or processes.device,
+            device=choose_device(config.bank_device) if config.bank_device else processes.device,
         )
         self._generator = torch.Generator().manual_seed(config.seed)
         self._waiting: list[_Waiting] = []
@@ -218,7 +226,9 @@ class CcpObjective(Objective):
         device = self.processes.device
         with self.processes.autocast():
             return self.module.embed(
-                torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.attention).to(device)
+                torch.from_numpy(batch.ids).to(device),
+                torch.from_numpy(batch.attention).to(device),
+                batch.lengths,
             ).float()
 
     def loss(self, module: nn.Module) -> Loss:
@@ -231,6 +241,7 @@ class CcpObjective(Objective):
             ids,
             attention,
             labels,
+            lengths=batch.lengths,
             centers=batch.centers,
             step=self.step,
             generator=self._generator,
@@ -300,6 +311,7 @@ class CcpObjective(Objective):
         """See :meth:`Objective.state_dict`."""
         return {
             "step": self.step,
+            "sums": {name: torch.stack(each).cpu() for name, each in self._sums.values.items()},
             "updates": self._updates,
             "bank": self.bank.state_dict(),
             "data": self.batcher.state_dict(),
@@ -309,6 +321,8 @@ class CcpObjective(Objective):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`Objective.load_state_dict`."""
+        for name, each in state["sums"].items():
+            self._sums.values[name] = list(each.to(self.processes.device))
         self.step, self._updates = state["step"], state["updates"]
         self.bank.load_state_dict(state["bank"])
         self.batcher.load_state_dict(state["data"])

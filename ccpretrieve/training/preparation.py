@@ -43,7 +43,7 @@ def take_censuses(
             for name, source in sources.items()
         }
         for census in taken.values():
-            _check(census, config)
+            _check(census, config, processes)
         write_json(path, {name: census.to_json() for name, census in taken.items()})
     processes.wait()
     censuses = {name: Census.from_json(value) for name, value in read_json(path).items()}
@@ -53,11 +53,19 @@ def take_censuses(
     return censuses
 
 
-def _check(census: Census, config: PretrainConfig) -> None:
+def _check(census: Census, config: PretrainConfig, processes: Processes) -> None:
+    language = census.language
     if census.sentences < config.batch_size:
         raise UserError(
-            f"{census.language}: {census.sentences} sentences are left after cleaning, fewer than "
+            f"{language}: {census.sentences} sentences are left after cleaning, fewer than "
             f"a batch of {config.batch_size}; leave it out with --languages, or lower --batch-size"
+        )
+    if census.usable < processes.count:
+        none = "no document has" if not census.usable else f"only {census.usable} documents have"
+        each = f" for {processes.count} processes" if processes.count > 1 else ""
+        raise UserError(
+            f"{language}: {none} two sentences left after cleaning{each}, so there is no pair to "
+            "learn from; look at its text, or leave it out of --languages"
         )
 
 
@@ -87,7 +95,7 @@ def start_checkpoint(
         return locate(config.encoder or default_encoder())
     made = folder / START
     if processes.first and not made.is_dir():
-        texts = sentences(config, sources, censuses)
+        texts = _as_encoded(config, sentences(config, sources, censuses))
         if config.from_scratch:
             vocabulary.from_scratch(
                 made,
@@ -104,6 +112,11 @@ def start_checkpoint(
             _report(vocabulary.trim(source, made, texts, layers=config.layers))
     processes.wait()
     return made
+
+
+def _as_encoded(config: PretrainConfig, texts: Iterator[str]) -> Iterator[str]:
+    """Sentences as they will be tokenised: behind the prefix that was asked for, if one was."""
+    return (config.prefix + text for text in texts) if config.prefix else texts
 
 
 def _report(trimmed: vocabulary.Trimmed) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +38,8 @@ class Processes:
     """
 
     def __init__(self, config: TrainingConfig, folder: "Path") -> None:
-        from accelerate import Accelerator, DistributedDataParallelKwargs
+        from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+        from accelerate.state import AcceleratorState
 
         on_cpu = _on_cpu(config.device)
         dtype = config.dtype or ("float32" if on_cpu else "bfloat16")
@@ -48,12 +50,14 @@ class Processes:
         parallel = DistributedDataParallelKwargs(
             broadcast_buffers=False, find_unused_parameters=True
         )
+        patience = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # while the first prepares
+        AcceleratorState._reset_state()  # or a process could train in one precision only
         self._accelerator: Any = Accelerator(
             cpu=on_cpu,
             mixed_precision=PRECISION[dtype],
             log_with=_trackers(config.trackers) or None,
             project_dir=folder,
-            kwargs_handlers=[parallel],
+            kwargs_handlers=[parallel, patience],
         )
         self.rank = int(self._accelerator.process_index)
         self.count = int(self._accelerator.num_processes)
@@ -116,9 +120,13 @@ class Processes:
         return dict(zip(names, self._accelerator.reduce(own, "mean").tolist(), strict=True))
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Rows of all processes, in their order; all must have as many."""
-        gathered: Tensor = self._accelerator.gather(tensor)
-        return gathered
+        """Rows of all processes, in their order; each may have any number."""
+        if self.count == 1:
+            return tensor
+        counts = self._accelerator.gather(torch.tensor([len(tensor)], device=tensor.device))
+        padded = self._accelerator.pad_across_processes(tensor.contiguous(), dim=0)
+        parts = self._accelerator.gather(padded).split(len(padded))
+        return torch.cat([part[:n] for part, n in zip(parts, counts.tolist(), strict=True)])
 
     def wait(self) -> None:
         """Until all processes are here."""

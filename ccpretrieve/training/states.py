@@ -1,6 +1,6 @@
 """States of a training run on disk: whole or absent, the newest and the best kept.
 
-<output>/training/settings.yaml     what was asked
+<output>/training/settings.json     what was asked
 <output>/training/log.jsonl         a line for each step that was logged
 <output>/training/step-00000500/    common.pt, of all processes; rank-0.pt ... of each
 <output>/training/best.json         which step scored best
@@ -19,14 +19,21 @@ from typing import Any
 import torch
 
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import PARTIAL, atomic, make_directory, read_json, sync_directory, write_json
-from ccpretrieve.files import writing_failed as failed
+from ccpretrieve.files import (
+    PARTIAL,
+    atomic,
+    make_directory,
+    read_json,
+    sync_directory,
+    write_json,
+    writing_failed,
+)
 from ccpretrieve.training.process import Processes
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "training"
-SETTINGS, LOG, BEST = "settings.json", "log.jsonl", "best.json"
+SETTINGS, LOG = "settings.json", "log.jsonl"
 NAME = re.compile(r"step-(\d{8})")
 #: Settings that may differ when a run is resumed: they decide no step that was taken.
 FREE = ("max_steps", "max_minutes", "log_steps", "save_steps", "eval_steps", "trackers")
@@ -62,9 +69,9 @@ class States:
                     "with it, or choose another --output"
                 )
             if self.processes.first:
-                make_directory(self.folder)
-                write_json(path, asked)
-                (self.folder / LOG).unlink(missing_ok=True)
+                if self.folder.is_dir():  # of a run that never came to a state
+                    shutil.rmtree(self.folder)
+                write_json(make_directory(self.folder) / SETTINGS, asked)
             self.processes.wait()
             return
         if newest is None:
@@ -74,8 +81,8 @@ class States:
             if not free and asked.get(name) != before:
                 flag = name.replace("_", "-")
                 raise UserError(
-                    f"--{flag}: the run in {self.folder.parent} was begun with {before!r}, not "
-                    f"{asked.get(name)!r}; resume with what it was begun with"
+                    f"--{flag}: the run in {self.folder.parent} was begun {_said(before)}, not "
+                    f"{_said(asked.get(name))}; resume with what it was begun with"
                 )
 
     def newest(self) -> int | None:
@@ -85,17 +92,12 @@ class States:
         found = [NAME.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir()]
         return max((int(match[1]) for match in found if match), default=None)
 
-    def best(self) -> int | None:
-        """The step of the best evaluation."""
-        path = self.folder / BEST
-        return int(read_json(path)["step"]) if path.is_file() else None
-
     def path(self, step: int) -> Path:
         """The state of a step."""
         return self.folder / f"step-{step:08d}"
 
     def save(
-        self, step: int, common: Mapping[str, Any], own: Mapping[str, Any], *, best: bool
+        self, step: int, common: Mapping[str, Any], own: Mapping[str, Any], *, best: int | None
     ) -> None:
         """Write a state, then remove those that are neither the newest nor the best.
 
@@ -103,7 +105,7 @@ class States:
             step: Of the state.
             common: What is the same in all processes.
             own: Of this process.
-            best: Whether it scored best so far.
+            best: The step that scored best so far, which is kept beside this one.
 
         Raises:
             UserError: If it cannot be written; older states are kept.
@@ -124,12 +126,11 @@ class States:
             raise
         wait()
         if first:
+            sync_directory(partial)
             shutil.rmtree(path, ignore_errors=True)
             partial.rename(path)
             sync_directory(self.folder)
-            if best:
-                write_json(self.folder / BEST, {"step": step})
-            self._prune({step, self.best()})
+            self._prune({step, best})
         wait()
 
     def _prune(self, kept: set[int | None]) -> None:
@@ -176,7 +177,7 @@ class States:
             with (self.folder / LOG).open("a", encoding="utf-8") as stream:
                 stream.write(line)
         except OSError as error:
-            raise failed(self.folder / LOG, error) from error
+            raise writing_failed(self.folder / LOG, error) from error
 
     def _forget(self, step: int) -> None:
         """Drop lines of the log after a step: those steps are taken again."""
@@ -185,6 +186,14 @@ class States:
             kept = [line for line in path.read_bytes().splitlines(keepends=True) if _of(line, step)]
             with atomic(path) as stream:
                 stream.writelines(kept)
+
+
+def _said(value: Any) -> str:
+    """What was asked for by a flag, in words."""
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    absent = value is None or value is False or value == ""
+    return "without it" if absent else f"with {value}"
 
 
 def _of(line: bytes, step: int) -> bool:
@@ -202,9 +211,11 @@ def _save(path: Path, state: dict[str, Any]) -> None:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        raise failed(path, error) from error
+        raise writing_failed(path, error) from error
     except RuntimeError as error:  # what torch makes of a write that failed
-        raise failed(path, OSError(errno.EIO, f"{' '.join(str(error).split())[:200]}")) from error
+        raise writing_failed(
+            path, OSError(errno.EIO, f"{' '.join(str(error).split())[:200]}")
+        ) from error
 
 
 def _load(path: Path) -> dict[str, Any]:

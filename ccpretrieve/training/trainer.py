@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ class Progress:
     Attributes:
         step: Updates taken.
         seconds: Trained, over all resumes.
-        tokens: Seen by all processes.
+        tokens: Seen by all processes, up to the last line of the log.
         best: The deciding score of the best evaluation, or None.
         best_step: Its step.
         scores: Of the last evaluation.
@@ -133,7 +133,8 @@ class Trainer:
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
         self._trained = trained
         self._losses: dict[str, list[float]] = {}
-        self._since = (time.monotonic(), 0)  # of the last line of the log: seconds, tokens
+        self._tokens = 0  # seen by this process
+        self._since = (time.monotonic(), 0)  # of the last line of the log: seconds, all tokens
 
     def run(self) -> Progress:
         """Train until ``max_steps`` or ``max_minutes``; leave a state of the end.
@@ -142,6 +143,7 @@ class Trainer:
             UserError: If a loss or gradient is no number; the last good state is kept.
         """
         config = self.config
+        self.module.train()
         if config.resume:
             self._resume()
         progress = self.progress
@@ -157,7 +159,7 @@ class Trainer:
                 self._log()
             better = (progress.step % config.eval_steps == 0 or over) and self._evaluate()
             if progress.step % config.save_steps == 0 or over or better:
-                self._save(best=better)
+                self._save()
                 saved = progress.step
             if over:
                 break
@@ -189,15 +191,16 @@ class Trainer:
             if not abs(value) < float("inf"):
                 self._stop("loss", [loss])
             self._losses.setdefault(loss.name, []).append(value)
-            self.progress.tokens += loss.tokens * self.processes.count
+            self._tokens += loss.tokens
 
-    def _stop(self, what: str, losses: list[Loss]) -> None:
+    def _stop(self, what: str, losses: list[Loss]) -> NoReturn:
         kept = self.states.newest()
         where = f"the state of step {kept} is kept" if kept is not None else "no state is kept yet"
         batches = "; ".join(dict.fromkeys(loss.about for loss in losses[:3]))
+        step = self.progress.step + bool(losses)  # the update that is being taken, or the last
         raise UserError(
-            f"step {self.progress.step + 1}: the {what} is no number ({batches}); {where}. Try a "
-            "lower --learning-rate, a longer --warmup-steps, or --dtype float32"
+            f"step {step}: the {what} is no number{f' ({batches})' if batches else ''}; {where}. "
+            "Try a lower --learning-rate, a longer --warmup-steps, or --dtype float32"
         )
 
     def _rate(self, step: int) -> float:
@@ -222,7 +225,8 @@ class Trainer:
         progress = self.progress
         measured = {name: sum(values) / len(values) for name, values in self._losses.items()}
         measured |= self.objective.measures()
-        measured = self.processes.mean(measured)
+        measured = self.processes.mean(measured | {"tokens": float(self._tokens)})
+        progress.tokens = round(measured.pop("tokens") * self.processes.count)
         now = time.monotonic()
         since, tokens = self._since
         measured["learning_rate"] = float(self.schedule.get_last_lr()[0])
@@ -231,13 +235,18 @@ class Trainer:
         progress.losses = measured
         self.processes.log(measured, progress.step)
         self.states.log(progress.step, measured)
+        if not sys.stderr.isatty():  # where there is a bar it says this
+            shown = ", ".join(f"{k} {measured[k]:.4g}" for k in _SHOWN if k in measured)
+            logger.info("step %d of %d: %s", progress.step, self.config.max_steps, shown)
 
     def _evaluate(self) -> bool:
         """Score; whether it is the best so far."""
         self.module.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self.processes.autocast():
                 scores = self.objective.evaluate()
+        except ValueError as error:  # vectors that are no numbers
+            self._stop(f"evaluation ({error})", [])
         finally:
             self.module.train()
         if not scores:
@@ -255,21 +264,52 @@ class Trainer:
         progress.best, progress.best_step = deciding, progress.step
         return True
 
-    def _save(self, *, best: bool) -> None:
+    def _save(self) -> None:
+        if not all(bool(parameter.isfinite().all()) for parameter in self._trained):
+            self._stop("update", [])
+        module = self.processes.unwrapped(self.module)
+        state = module.state_dict()
         common = {
             "progress": vars(self.progress),
-            "module": self.processes.unwrapped(self.module).state_dict(),
+            "module": state,
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
             "scaler": self.processes.scaler_state(),
         }
-        own = {"objective": self.objective.state_dict(), "random": self.processes.random_state()}
-        self.states.save(self.progress.step, common, own, best=best)
+        own = {
+            "objective": self.objective.state_dict(),
+            "random": self.processes.random_state(),
+            # statistics of batch norm, which differ between processes
+            "buffers": {name: state[name] for name, _ in module.named_buffers() if name in state},
+            "losses": self._losses,
+            "tokens": self._tokens,
+            "weights": self._agreed_weights(),
+        }
+        self.states.save(self.progress.step, common, own, best=self.progress.best_step)
+
+    def _agreed_weights(self) -> float:
+        """Sum over all weights, after a check that it is that of the other processes.
+
+        Raises:
+            RuntimeError: If processes have drifted apart, which averaged gradients rule out.
+        """
+        own = float(sum(p.detach().double().abs().sum() for p in self._trained))
+        mean = self.processes.mean({"weights": own})["weights"]
+        if abs(own - mean) > 1e-5 * mean:
+            raise RuntimeError(f"processes hold different weights: {own} here, {mean} on average")
+        return own
 
     def _resume(self) -> None:
         common, own = self.states.load()
         self.progress = Progress(**common["progress"])
-        self.processes.unwrapped(self.module).load_state_dict(common["module"])
+        if self.progress.step > self.config.max_steps:
+            raise UserError(
+                f"--max-steps {self.config.max_steps}: the run is at step {self.progress.step} "
+                "already; ask for more, or take its checkpoint as it is"
+            )
+        module = self.processes.unwrapped(self.module)
+        module.load_state_dict(common["module"] | own["buffers"])
+        self._losses, self._tokens = own["losses"], own["tokens"]
         self.optimizer.load_state_dict(common["optimizer"])
         self.schedule.load_state_dict(common["schedule"])
         self.processes.load_scaler_state(common["scaler"])
@@ -325,5 +365,4 @@ def _optimizer(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.
 
 def read_log(path: Path) -> list[dict[str, float]]:
     """The lines of a log: each a step and what was measured there."""
-    with path.open(encoding="utf-8") as stream:
-        return [json.loads(line) for line in stream]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
