@@ -29,6 +29,7 @@ from ccpretrieve.config import Config, Many, at_least
 from ccpretrieve.errors import UserError, unknown
 from ccpretrieve.files import atomic, make_directory, read_json, write_json
 from ccpretrieve.training_config import PretrainConfig
+from ccpretrieve.values import plain
 
 logger = logging.getLogger("ccpretrieve.benchmarks.ablations")
 
@@ -210,11 +211,9 @@ def _identity(config: AblationConfig, cell: Cell, seed: int) -> dict[str, Any]:
     left_out = ("output", "resume", "quiet")
     from ccpretrieve.model.checkpoint import default_encoder
 
-    plain: dict[str, Any] = json.loads(
-        json.dumps({k: v for k, v in vars(training).items() if k not in left_out}, default=str)
-    )
+    asked = {name: plain(v) for name, v in vars(training).items() if name not in left_out}
     encoder = config.encoder or default_encoder()
-    return plain | {
+    return asked | {
         **{"tested": list(config.tested), "tatoeba": str(config.tatoeba), "encoder": encoder},
     }
 

@@ -80,6 +80,14 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_files(folder: Path) -> None:
+    """Make the content of all files in a folder durable, those of its folders too."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+
+
 def make_directory(path: Path) -> Path:
     """Create a folder and its parents; return it.
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import errno
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,10 +22,12 @@ from ccpretrieve.files import (
     make_directory,
     only_writer,
     sync_directory,
+    sync_files,
     write_json,
     writing_failed,
 )
 from ccpretrieve.training_config import PretrainConfig
+from ccpretrieve.values import plain
 
 if TYPE_CHECKING:
     from ccpretrieve.data.parallel import ParallelText
@@ -60,8 +61,9 @@ def run(config: PretrainConfig) -> Path | None:
     with _alone(config, processes):
         states = States(config.output, processes)
         _check_output(config, states)
-        states.begin(plain(config), resume=config.resume)
-        processes.track("ccp", plain(config))
+        asked = {name: plain(value) for name, value in vars(config).items()}
+        states.begin(asked, resume=config.resume)
+        processes.track("ccp", asked)
         try:
             objective, settings = prepare(config, folder, processes)
             progress = _train(config, objective, processes, states)
@@ -86,17 +88,6 @@ def _alone(config: PretrainConfig, processes: "Processes") -> Iterator[None]:
 def _check_output(config: PretrainConfig, states: "States") -> None:
     if not config.resume and states.newest() is None and (config.output / "config.json").exists():
         raise UserError(f"--output {config.output}: holds a checkpoint; choose another folder")
-
-
-def plain(config: PretrainConfig) -> dict[str, Any]:
-    """The settings as JSON has them."""
-
-    def value(setting: Any) -> Any:
-        if isinstance(setting, tuple):
-            return [value(item) for item in setting]
-        return str(setting) if isinstance(setting, Path) else setting
-
-    return {name: value(setting) for name, setting in vars(config).items()}
 
 
 def prepare(
@@ -272,10 +263,7 @@ def _write(objective: "CcpObjective", settings: "EncoderSettings", folder: Path)
         objective.module.whole.base_model.save_pretrained(folder)
         objective.batcher.tokenizer.save_pretrained(folder)
     write_settings(folder, settings)
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
+    sync_files(folder)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

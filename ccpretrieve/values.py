@@ -130,14 +130,16 @@ def _named(kinds: Sequence[Any]) -> str:
     return " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
 
 
+def plain(value: Any) -> Any:
+    """The value of a setting as YAML and JSON have it: lists for tuples, text for paths."""
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
 def to_yaml(config: Config) -> str:
     """The settings of ``config`` as YAML that ``--config`` reads back; unset ones are left out."""
     import yaml
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
 
     settings = {
         field.name.replace("_", "-"): plain(getattr(config, field.name))

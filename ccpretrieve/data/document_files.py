@@ -25,8 +25,7 @@ from ccpretrieve.data.documents import (
 )
 from ccpretrieve.data.lines import MalformedError
 from ccpretrieve.data.rawlines import decoded, is_blank, raw_lines, tag_of
-from ccpretrieve.data.readers import JSON_SUFFIXES, suffix
-from ccpretrieve.data.readers import _object as parse_object
+from ccpretrieve.data.readers import JSON_SUFFIXES, parse_object, suffix
 from ccpretrieve.data.tags import code_of
 from ccpretrieve.errors import UserError
 

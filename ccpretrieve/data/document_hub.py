@@ -19,7 +19,7 @@ from ccpretrieve.data.documents import (
     refuse_unless,
     to_document,
 )
-from ccpretrieve.data.hub import _fetching as fetching
+from ccpretrieve.data.hub import fetching
 from ccpretrieve.data.languages import guess
 from ccpretrieve.data.lines import MalformedError
 from ccpretrieve.data.tags import code_of, plainness

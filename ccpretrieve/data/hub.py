@@ -47,7 +47,7 @@ class IrdsCorpus(Corpus):
         if not self.loaded.has_docs():
             raise UserError(f"{self.source} has no passages; name the data set they belong to")
         in_contents = self.dataset.startswith(CONTENTS)
-        with _fetching(self.source):
+        with fetching(self.source):
             for line, document in enumerate(self.loaded.docs_iter(), 1):
                 fields = _irds_fields(document, in_contents=in_contents)
                 yield _record(self.source, line, fields)
@@ -55,14 +55,14 @@ class IrdsCorpus(Corpus):
     def topics(self, split: str) -> list[Topic]:
         """The questions of ``<dataset>/<split>``; see :meth:`Corpus.topics`."""
         dataset = self._split(split, "queries")
-        with _fetching(self.source):
+        with fetching(self.source):
             return [Topic(to_id(q.query_id), q.default_text()) for q in dataset.queries_iter()]
 
     def qrels(self, split: str) -> Qrels:
         """The judgements of ``<dataset>/<split>``; see :meth:`Corpus.qrels`."""
         dataset = self._split(split, "qrels")
         qrels: dict[str, dict[str, int]] = {}
-        with _fetching(self.source):
+        with fetching(self.source):
             for judgement in dataset.qrels_iter():
                 qrels.setdefault(judgement.query_id, {})[judgement.doc_id] = judgement.relevance
         return qrels
@@ -109,7 +109,7 @@ class HubCorpus(Corpus):
         """Stream the passages; see :meth:`Corpus.records`."""
         import datasets
 
-        with _fetching(self.source, datasets.exceptions.DatasetsError):
+        with fetching(self.source, datasets.exceptions.DatasetsError):
             splits = datasets.load_dataset(self.dataset, self.config, streaming=True)
             for line, row in enumerate(splits[self._passage_split(list(splits))], 1):
                 yield _record(self.source, line, row)
@@ -166,7 +166,7 @@ def _record(source: str, line: int, fields: Mapping[str, Any]) -> Record:
 
 
 @contextlib.contextmanager
-def _fetching(source: str, *failures: type[Exception]) -> Iterator[None]:
+def fetching(source: str, *failures: type[Exception]) -> Iterator[None]:
     """Say in one line what a library met while it fetched or read a data set."""
     kinds: tuple[type[Exception], ...] = (
         *(OSError, EOFError, RuntimeError, ValueError, LookupError),

@@ -136,7 +136,7 @@ def _string(name: str, value: object) -> str:
     return value.replace("\r\n", "\n") if "\r" in value else value
 
 
-def _object(line: str) -> dict[str, Any]:
+def parse_object(line: str) -> dict[str, Any]:
     """One line of JSON."""
     line = line.strip()
     try:
@@ -163,7 +163,7 @@ def _object(line: str) -> dict[str, Any]:
 
 
 def _passage_of_json(line: str) -> Passage:
-    return to_passage(_object(line))
+    return to_passage(parse_object(line))
 
 
 class _Tsv:
@@ -284,7 +284,7 @@ class _TopicsTsv:
 
 
 def _topic_of_json(line: str) -> Topic:
-    return _topic(_object(line))
+    return _topic(parse_object(line))
 
 
 def _topic(record: Mapping[str, Any]) -> Topic:
@@ -344,7 +344,7 @@ def read_answers(path: Path) -> list[Question]:
 
 
 def _answered(line: str) -> Question:
-    record = _object(line)
+    record = parse_object(line)
     language = record.get("lang") or ""
     if not isinstance(language, str):
         raise MalformedError(f'"lang" {language!r} is not a string; a code such as "ja" is needed')
@@ -387,5 +387,5 @@ def _nq_of_tsv(line: str) -> tuple[str, list[str]]:
 
 
 def _nq_of_json(line: str) -> tuple[str, list[str]]:
-    record = _object(line)
+    record = parse_object(line)
     return _question(_first(record, QUESTION_NAMES)), _answers(_first(record, ANSWER_NAMES))

@@ -12,7 +12,6 @@ import contextlib
 import copy
 import dataclasses
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,15 @@ from pickle import UnpicklingError
 from typing import Any
 
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import PARTIAL, finish, only_writer, read_json, write_json, writing_failed
+from ccpretrieve.files import (
+    PARTIAL,
+    finish,
+    only_writer,
+    read_json,
+    sync_files,
+    write_json,
+    writing_failed,
+)
 from ccpretrieve.model import known, settings
 from ccpretrieve.model.checkpoint import towers
 
@@ -53,10 +60,7 @@ def created(output: Path, task: str) -> Iterator[Path]:
         _empty(partial)  # what a killed process left
         try:
             yield partial
-            for file in partial.rglob("*"):
-                if file.is_file():
-                    with file.open("rb") as stream:
-                        os.fsync(stream.fileno())
+            sync_files(partial)
             finish(partial, output)
         except BaseException as error:
             _empty(partial)

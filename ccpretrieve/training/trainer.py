@@ -149,7 +149,6 @@ class Trainer:
         progress = self.progress
         begun, before = time.monotonic(), progress.seconds
         self._since = (begun, progress.tokens)
-        saved = progress.step if config.resume else -1
         for _ in self._bar():
             self._update()
             progress.step += 1
@@ -160,10 +159,8 @@ class Trainer:
             better = (progress.step % config.eval_steps == 0 or over) and self._evaluate()
             if progress.step % config.save_steps == 0 or over or better:
                 self._save()
-                saved = progress.step
             if over:
                 break
-        assert saved == progress.step
         return progress
 
     def _update(self) -> None:
