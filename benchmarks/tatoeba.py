@@ -2,47 +2,57 @@
 
     python -m benchmarks.tatoeba --data data/tatoeba --encoder runs/ccp --pooling mean --layer 14
     python -m benchmarks.tatoeba --data data/ntrex --languages ja ko --encoder a b --output F.json
+    python -m benchmarks.tatoeba --data data/tatoeba --languages xnli --calibration F.safetensors
+    python -m benchmarks.tatoeba --data data/docs_aligned --pairs all --encoder E --isomorphism
+    python -m benchmarks.tatoeba --data data/tatoeba --languages fra jpn --layer all --vectors V
 
-Reads the layouts of :mod:`ccpretrieve.data.parallel`, one side English. For each pair of languages:
-accuracy in both directions and their mean, raw, after the shift, and after shift and scale (3.2).
-Both sides are encoded as questions, since neither is a passage that answers the other; with untied
-towers that is the query tower. The prefix is the checkpoint's own for questions (the e5 family asks
-for it on both sides where texts are alike), none if it states none; --query-prefix overrules it.
-Vectors are compared by cosine, and calibrated before they are brought to unit length.
+Reads the layouts of :mod:`ccpretrieve.data.parallel`. For each pair of languages: accuracy in both
+directions and their mean, raw and after each step of the calibration (3.2), fitted on the test text
+itself, which is an upper bound, and with ``--calibration`` on other text. Both sides are encoded as
+questions, since neither is a passage that answers the other; with untied towers that is the query
+tower. The prefix is the checkpoint's own for questions (the e5 family asks for it on both sides
+where texts are alike), none if it states none; --query-prefix overrules it. Vectors are compared by
+cosine, and calibrated before they are brought to unit length.
+
+Pairs without English (``--pairs``) are taken as the folder has them, else joined at the English
+sentences that both languages have; ``python -m benchmarks.parallel_builder`` makes larger ones from
+a dump of Tatoeba. What is lost when English leaves the pair is in a column of its own.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
-from benchmarks.table import grid
+from cyclopts import Parameter
+
+from benchmarks.bitext_report import Report
+from benchmarks.bitext_scores import Encoded, Scored, Scorer
+from benchmarks.bitext_texts import ALL, Trial, check_size, find_trials, pairs_of
 from ccpretrieve.commandline import command
-from ccpretrieve.config import DTYPES, POOLINGS, Config, Many, at_least, one_of
-from ccpretrieve.data.parallel import ParallelText, document_range, read_parallel
+from ccpretrieve.config import DTYPES, FORMATS, POOLINGS, Config, Many, Switch, at_least, one_of
+from ccpretrieve.data.parallel import ParallelText, document_range
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory, write_json
 from ccpretrieve.retrieval import names
-from ccpretrieve.retrieval.bitext import STEPS, Accuracy, accuracy_by_step
+from ccpretrieve.retrieval.bitext import STEPS
+from ccpretrieve.values import from_words
 
 if TYPE_CHECKING:
-    from ccpretrieve.model.calibration import Embeddings
     from ccpretrieve.model.encoder import Encoder
-    from ccpretrieve.model.settings import EncoderSettings
 
 logger = logging.getLogger("ccpretrieve.benchmarks.tatoeba")
 
-HEADING = (
-    "Per cent of sentences whose nearest neighbour by cosine is their translation: to English (->),"
-    " from\nEnglish (<-), mean. Shift and scale use the statistics of the test text itself, each"
-    " side's own, unpaired."
-)
-LABELS = dict(zip(STEPS, ("raw", "shift", "+scale"), strict=True))
-DIRECTIONS = ("->", "<-", "mean")
-AVERAGE = "average"
+LAYERS = Path("runs/tatoeba/layers.json")
+
+
+def _layer(hint: Any, tokens: Sequence[Any]) -> int | str:
+    """The value of ``--layer`` from its words."""
+    if tokens[-1].value == ALL:
+        return ALL
+    number: int = from_words(int, tokens)
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,132 +62,70 @@ class TatoebaConfig(Config):
     Attributes:
         data: Folder of parallel text: fra-eng.fra with fra-eng.eng, or fr.txt with en.txt.
         encoder: Checkpoint directories or hub names, a table each. Default: CCPRETRIEVE_ENCODER.
-        languages: Codes or names of languages beside English. Default: all there are.
+        languages: Codes or names of languages beside English; also xtreme (36) and xnli (14).
+            Default: all there are, or none with --pairs.
+        pairs: Pairs without English, such as fra-deu: as the folder has them, else joined at equal
+            English sentences; all for every one that it has, among --languages if these are given.
         documents: Only lines of these documents, counted from 1, such as 81-123. Default: all.
         pooling: cls or mean. Default: the checkpoint's.
-        layer: Hidden states to pool: 0 the embeddings, -1 the last. Default: the checkpoint's.
+        layer: Hidden states to pool: 0 the embeddings, -1 the last; all for a curve over layers.
+            Default: the checkpoint's.
         max_length: Tokens kept of a sentence. Default: the checkpoint's.
         query_prefix: Put before every sentence. Default: the checkpoint's for questions.
+        calibration: File that `python -m ccpretrieve.calibrate` wrote, one for each --encoder.
+        isomorphism: Measure how alike in shape the languages' vectors are, too.
+        vectors: Folder to keep vectors in, so that they are not made again.
         batch_tokens: Tokens of a forward pass, padding included.
         device: Any torch device.
         dtype: float32, bfloat16 or float16.
-        output: JSON file for all scores.
+        format: text, json, markdown or latex.
+        output: JSON file for all scores. With --layer all a picture lies beside it, in SVG and PNG;
+            default then: runs/tatoeba/layers.json.
     """
 
     data: Path
     encoder: Annotated[tuple[str, ...], Many] = ()
     languages: Annotated[tuple[str, ...], Many] = ()
+    pairs: Annotated[tuple[str, ...], Many] = ()
     documents: str | None = None
     pooling: str | None = None
-    layer: int | None = None
+    layer: Annotated[int | str | None, Parameter(converter=_layer)] = None
     max_length: int | None = None
     query_prefix: str | None = None
+    calibration: Annotated[tuple[Path, ...], Many] = ()
+    isomorphism: Annotated[bool, Switch] = False
+    vectors: Path | None = None
     batch_tokens: int | None = None
     device: str | None = None
     dtype: str | None = None
+    format: str = "text"
     output: Path | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("pooling", self.pooling, POOLINGS)
         one_of("dtype", self.dtype, DTYPES)
+        one_of("format", self.format, FORMATS)
         at_least("--batch-tokens", self.batch_tokens, 1)
         tags = [names.tag_of(name) for name in self.encoder]
         if len(set(tags)) < len(tags):
             raise UserError("two --encoder end in the same name; rename one of their folders")
+        if isinstance(self.layer, str) and self.layer != ALL:
+            raise UserError(f"--layer {self.layer!r}: give a number, or all")
+        self._check_calibration()
         document_range(self.documents)
+        if self.pairs != (ALL,):
+            pairs_of(self.pairs)
 
-
-@dataclass(frozen=True)
-class Scored:
-    """What one encoder reached on one parallel text.
-
-    Attributes:
-        name: The two languages, such as ``fra-eng``.
-        pairs: Of sentences.
-        truncated: Sentences that were longer than allowed and lost their end.
-        steps: Step of ``STEPS`` -> accuracy.
-    """
-
-    name: str
-    pairs: int
-    truncated: int
-    steps: Mapping[str, Accuracy]
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """One encoder: how it was used and what it reached.
-
-    Attributes:
-        settings: What decides its vectors.
-        scored: By parallel text.
-    """
-
-    settings: "EncoderSettings"
-    scored: Sequence[Scored]
-
-    def average(self, step: str) -> Accuracy:
-        """Mean over the texts, each counting once."""
-        reached = [text.steps[step] for text in self.scored]
-        return Accuracy(fmean(a.forward for a in reached), fmean(a.backward for a in reached))
-
-
-@dataclass(frozen=True)
-class Report:
-    """Scores of all encoders; as a string, a table each.
-
-    Attributes:
-        data: Where the text is.
-        encoders: Tag -> what it reached.
-    """
-
-    data: str
-    encoders: Mapping[str, Encoded]
-
-    def __str__(self) -> str:
-        return "\n\n".join([HEADING, *(_table(tag, each) for tag, each in self.encoders.items())])
-
-    def to_json(self) -> dict[str, Any]:
-        """All scores, as shares, with the settings that made them."""
-        return {
-            "data": self.data,
-            "calibration": "statistics of the test text itself, each side's own",
-            "encoders": {
-                tag: {
-                    "settings": asdict(each.settings),
-                    "pairs": {
-                        text.name: {"pairs": text.pairs, "truncated": text.truncated}
-                        | {step: _plain(reached) for step, reached in text.steps.items()}
-                        for text in each.scored
-                    },
-                    AVERAGE: {step: _plain(each.average(step)) for step in STEPS},
-                }
-                for tag, each in self.encoders.items()
-            },
-        }
-
-
-def _plain(reached: Accuracy) -> dict[str, float]:
-    return reached._asdict() | {"mean": reached.mean}
-
-
-def _table(tag: str, encoded: Encoded) -> str:
-    """A line a text, three columns a step."""
-    used = encoded.settings
-    layer = "the last layer" if used.layer == -1 else f"layer {used.layer}"
-    prefix = f"prefix {used.query_prefix!r}" if used.query_prefix else "no prefix"
-    rows = [["", ""], ["", "pairs"]]
-    for label in LABELS.values():
-        rows[0] += [label, "", ""]
-        rows[1] += DIRECTIONS
-    lines = [(text.name, str(text.pairs), text.steps) for text in encoded.scored]
-    lines.append((AVERAGE, "", {step: encoded.average(step) for step in STEPS}))
-    for name, pairs, steps in lines:
-        shares = [share for step in STEPS for share in (*steps[step], steps[step].mean)]
-        rows.append([name, pairs, *(f"{100 * share:.1f}" for share in shares)])
-    cut = sum(text.truncated for text in encoded.scored)
-    notes = [f"{cut} sentences were cut at {used.query_length} tokens"] if cut else []
-    return "\n".join([f"{tag}: {used.pooling} of {layer}, {prefix}", grid(rows), *notes])
+    def _check_calibration(self) -> None:
+        count = len(self.encoder) or 1
+        if self.calibration and len(self.calibration) != count:
+            raise UserError(
+                f"--calibration: {len(self.calibration)} files for {count} encoders; a file is of "
+                "one encoder: give one for each, in the same order"
+            )
+        if self.calibration and self.layer == ALL:
+            raise UserError("--calibration is of one layer; it does not go with --layer all")
 
 
 def run(config: TatoebaConfig) -> Report:
@@ -188,75 +136,143 @@ def run(config: TatoebaConfig) -> Report:
     """
     from ccpretrieve.model.checkpoint import default_encoder
 
-    texts = read_parallel(config.data, config.languages)
-    if (documents := document_range(config.documents)) is not None:
-        texts = [text.part(documents) for text in texts]
-    encoders = {}
-    for name in config.encoder or (default_encoder(),):
-        encoder = load(name, config)
-        encoders[names.tag_of(name)] = Encoded(encoder.settings, measure(encoder, texts))
-    report = Report(str(config.data), encoders)
-    if config.output is not None:
-        make_directory(config.output.parent)
-        write_json(config.output, report.to_json())
+    trials = find_trials(config.data, config.languages, config.pairs, config.documents)
+    encoders: dict[str, Encoded] = {}
+    curves: dict[str, list[Encoded]] = {}
+    for place, name in enumerate(config.encoder or (default_encoder(),)):
+        file = config.calibration[place] if config.calibration else None
+        encoder, scorer = load(name, config, file)
+        check_calibrated(scorer, trials)
+        scored = measure(encoder, trials, scorer, shape=config.isomorphism, vectors=config.vectors)
+        tag = names.tag_of(name)
+        if config.layer != ALL:
+            (texts,) = scored.values()
+            encoders[tag] = Encoded(encoder.settings, texts, file.name if file else "")
+            continue
+        settings = encoder.settings
+        curves[tag] = [
+            Encoded(replace(settings, layer=layer), texts) for layer, texts in scored.items()
+        ]
+        encoders |= {f"{tag} layer {each.settings.layer}": each for each in curves[tag]}
+    report = Report(str(config.data), encoders, config.format, curves)
+    write(report, config)
     return report
 
 
-def load(name: str, config: TatoebaConfig) -> "Encoder":
-    """Open a checkpoint for pooled vectors as they are, without its own calibration if it has one.
+def write(report: Report, config: TatoebaConfig) -> None:
+    """Write the scores, and the picture of a curve, where they are asked for."""
+    output = config.output or (LAYERS if report.curves else None)
+    if output is None:
+        return
+    make_directory(output.parent)
+    write_json(output, report.to_json())
+    if report.curves:
+        from benchmarks.bitext_plot import plot_layers
+
+        paths = plot_layers(report.curves, output.with_suffix(""))
+        logger.info("%s and %s: accuracy by layer", *paths)
+
+
+# -- encoding and scoring --
+
+
+def load(
+    name: str, config: TatoebaConfig, calibration: Path | None = None
+) -> "tuple[Encoder, Scorer]":
+    """Open a checkpoint for pooled vectors as they are, and a calibration to be applied to them.
+
+    A calibration that is the checkpoint's own is left out.
 
     Raises:
-        UserError: If there is no such checkpoint, or the settings cannot work.
+        UserError: If there is no such checkpoint or file, the calibration was fitted on other
+            vectors, or the settings cannot work.
     """
+    from benchmarks.layered import LayeredEncoder
     from ccpretrieve.model.encoder import Encoder
 
-    asked = ("pooling", "layer", "max_length", "query_prefix", "batch_tokens", "device", "dtype")
-    settings = {setting: getattr(config, setting) for setting in asked}
-    encoder = Encoder.load(name, normalize=False, **settings)
-    if encoder.calibration is not None:
-        logger.info("%s: its own calibration is left out; this benchmark fits its own", name)
-        encoder.calibration = None
-    return encoder
+    asked = ("pooling", "max_length", "query_prefix", "batch_tokens", "device", "dtype")
+    settings: dict[str, Any] = {setting: getattr(config, setting) for setting in asked}
+    kind = LayeredEncoder if config.layer == ALL else Encoder
+    layer = config.layer if isinstance(config.layer, int) else None
+    encoder = kind.load(name, normalize=False, calibration=calibration, layer=layer, **settings)
+    if encoder.calibration is not None and calibration is None:
+        logger.info("%s: its own calibration is left out; --calibration takes one", name)
+    scorer = Scorer(encoder.calibration if calibration is not None else None)
+    encoder.calibration = None
+    return encoder, scorer
 
 
-def measure(encoder: "Encoder", texts: Sequence[ParallelText]) -> list[Scored]:
+def check_calibrated(scorer: Scorer, trials: Sequence[Trial]) -> None:
+    """Fail if a calibration serves none of the texts.
+
+    Raises:
+        UserError: Naming the languages that it has.
+    """
+    if scorer.calibration is None:
+        return
+    there = set(scorer.calibration.languages)
+    if not any(set(trial.text.languages) <= there for trial in trials):
+        raise UserError(
+            f"{scorer.calibration.path}: has statistics of {', '.join(sorted(there))}, of both "
+            "languages of no text; fit one on them with python -m ccpretrieve.calibrate"
+        )
+
+
+def measure(
+    encoder: "Encoder",
+    trials: Sequence[Trial],
+    scorer: Scorer | None = None,
+    *,
+    shape: bool = False,
+    vectors: Path | None = None,
+) -> dict[int, list[Scored]]:
     """Encode both sides of each text and score them.
 
     Args:
-        encoder: Without calibration; not normalising.
-        texts: Each of at least two pairs.
+        encoder: Without calibration; not normalising. A ``LayeredEncoder`` gives all layers.
+        trials: Each text of at least two pairs.
+        scorer: With the calibration, if there is one.
+        shape: Measure isomorphism too.
+        vectors: Folder where vectors are kept.
+
+    Returns:
+        Layer -> what was reached, in the order of ``trials``.
     """
-    sides = _Sides(encoder, texts)
-    scored = []
-    for text in texts:
-        if len(text) < 2:
-            raise UserError(f"{text.name}: one pair makes no test; two or more are needed")
-        (x, cut_x), (y, cut_y) = (sides.encode(side) for side in text.sides)
-        reached = Scored(text.name, len(text), cut_x + cut_y, accuracy_by_step(x, y))
-        shown = ", ".join(f"{step} {100 * reached.steps[step].mean:.1f}" for step in STEPS)
-        logger.info("%s, %s: %s", names.tag_of(encoder.name), text.name, shown)
-        scored.append(reached)
-    return scored
+    from benchmarks.bitext_vectors import Sides, digest
 
+    scorer = scorer or Scorer()
 
-class _Sides:
-    """Encodes sides of parallel texts; one that several texts share is encoded once."""
+    def key(text: ParallelText, *, shape: bool) -> tuple[str, ...]:
+        return (text.name, *(digest(side) for side in text.sides), str(shape))
 
-    def __init__(self, encoder: "Encoder", texts: Iterable[ParallelText]) -> None:
-        self.encoder = encoder
-        self.uses = Counter(tuple(side) for text in texts for side in text.sides)
-        self.kept: dict[tuple[str, ...], tuple[Embeddings, int]] = {}
+    texts = {key(trial.text, shape=shape): trial.text for trial in trials}
+    texts |= {key(text, shape=False): text for trial in trials for text in trial.english}
+    sides = Sides(encoder, texts.values(), vectors)
+    known: dict[tuple[str, ...], dict[int, Scored]] = {}
 
-    def encode(self, side: Sequence[str]) -> tuple["Embeddings", int]:
-        """Vectors, and how many sentences were cut."""
-        key = tuple(side)
-        if key in self.kept:
-            return self.kept[key]
-        encoded = self.encoder.embed_queries(side)
-        result = encoded.vectors, encoded.truncated
-        if self.uses[key] > 1:
-            self.kept[key] = result
-        return result
+    def scored(text: ParallelText, *, shape: bool) -> dict[int, Scored]:
+        check_size(text)
+        this = key(text, shape=shape)
+        if this not in known:
+            x, y = (sides.encode(side) for side in text.sides)
+            cut = x.truncated + y.truncated
+            known[this] = {
+                layer: scorer.score(text, x.layers[layer], y.layers[layer], cut, shape=shape)
+                for layer in x.layers
+            }
+        return known[this]
+
+    tag = names.tag_of(encoder.name)
+    found: dict[int, list[Scored]] = {}
+    for trial in trials:
+        english = [scored(text, shape=False) for text in trial.english]
+        for layer, reached in scored(trial.text, shape=shape).items():
+            beside = tuple(each[layer] for each in english)
+            reached = replace(reached, english=beside, same=trial.same)
+            found.setdefault(layer, []).append(reached)
+            shown = ", ".join(f"{step} {100 * reached.steps[step].mean:.1f}" for step in STEPS)
+            logger.info("%s, layer %d, %s: %s", tag, layer, trial.text.name, shown)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -121,7 +121,8 @@ class EncodeConfig(DataConfig):
         title: pair (two segments), join (title, space, text) or drop. Default: the checkpoint's.
         similarity: dot or cosine (dot of unit vectors). Default: the checkpoint's.
         calibration: Per-language shift, scale and rotation to apply. Default: the checkpoint's.
-        lang: Language of the corpus, for the calibration. Default: the corpus' own.
+        lang: Language of the passages, for the calibration; a passage's own `lang` field wins.
+            Default: the corpus' own.
         tag: Last part of the index' name. Default: made from the encoder's name.
         batch_tokens: Tokens of a forward pass, padding included; no result depends on it.
             Default: 1024 on cpu, 16384 on a GPU.
@@ -224,7 +225,8 @@ class SearchConfig(DataConfig):
         hits: Passages per question. Default: 100 for topics, 5 for a typed question.
         output: Run file. Default: runs/<topics>.<tag>.trec.
         tag: Last column of the run, and which of several indexes of --corpus. Default: the index'.
-        lang: Language of the questions, for the calibration. Default: the topics' own.
+        lang: Language of the questions, for the calibration; a question's own `lang` field wins.
+            Default: the topics' own.
         batch_tokens: Tokens of a forward pass, padding included. Default: 1024 on cpu, 16384 on
             a GPU.
         device: Any torch device. Default: cuda where there is one, else cpu.

@@ -17,6 +17,7 @@ from ccpretrieve.config import IndexConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import PARTIAL, finish, make_directory, only_writer, slug
 from ccpretrieve.retrieval.merge import merge
+from ccpretrieve.retrieval.meta import shards
 from ccpretrieve.retrieval.store import FOLDER, Store
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run(config: IndexConfig) -> Path:
         UserError: If a folder holds no complete shards of ours, FAISS does not know the factory
             string, or the output exists.
     """
-    stores = [Store.open(_shards(folder)) for folder in config.embeddings]
+    stores = [Store.open(shards(folder)) for folder in config.embeddings]
     output = config.output or _default_output(config, stores)
     _refuse_existing(output)
     partial = output.with_name(f"{output.name}.index{PARTIAL}")
@@ -62,16 +63,6 @@ def _empty(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _shards(folder: Path) -> Path:
-    """The shards of an index folder, also one that points to another's."""
-    from ccpretrieve.retrieval import meta
-
-    if not folder.is_dir():
-        raise UserError(f"--embeddings {folder}: no such folder; encode makes one")
-    content = meta.read(folder)
-    return folder / (content["embeddings"] if content else FOLDER)
 
 
 def _default_output(config: IndexConfig, stores: Sequence[Store]) -> Path:

@@ -140,7 +140,7 @@ def search_topics(
         index: The open index.
         name: Of the topics, for the file name.
         topics: The questions.
-        language: Of the questions, for a calibration.
+        language: Of the questions that do not state their own, for a calibration.
 
     Returns:
         The run file.
@@ -152,7 +152,8 @@ def search_topics(
     _spare_input(config, index, path)
     hits = config.hits or HITS_OF_A_RUN
     questions = [topic.text for topic in topics]
-    encoded = index.encoder.embed_queries(questions, language=language)
+    spoken = [topic.language or language for topic in topics]
+    encoded = index.encoder.embed_queries(questions, language=spoken)
     found = index.rank(encoded.vectors, hits)
     ranking = {topic.id: scores for topic, scores in zip(topics, found, strict=True)}
     write_run(path, ranking, tag, _made_by(config, index, tag, hits, encoded.truncated))

@@ -157,6 +157,9 @@ class PretrainConfig(TrainingConfig):
             normalised before or after the other side's statistics enter.
         head_statistics: first-batch, or unit: the running statistics before any has entered
             (torch's unit ones spoil the first 100 steps from a CLS start).
+        head_learning_rate: Of the projection head, which starts at random while the encoder does
+            not: a slow head makes the encoder bend to it. Default: --learning-rate, as in the
+            paper.
         head_momentum: Share of a batch's statistics in the running ones after it.
         head_groups: Of shuffled batch norm.
         head_hidden: Width inside the projection head. Default: the encoder's.
@@ -208,6 +211,7 @@ class PretrainConfig(TrainingConfig):
     head: str = "one"
     head_order: str = "evaluation-first"
     head_statistics: str = "first-batch"
+    head_learning_rate: float | None = None
     head_momentum: float = 0.1
     head_groups: int = 4
     head_hidden: int | None = None
@@ -273,6 +277,8 @@ class PretrainConfig(TrainingConfig):
         for name in ("scratch_vocabulary", "scratch_width", "scratch_heads"):
             at_least(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         positive("--head-momentum", self.head_momentum)
+        if self.head_learning_rate is not None:
+            positive("--head-learning-rate", self.head_learning_rate)
         share("--head-momentum", self.head_momentum)
         for name in (
             "radius",

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "ccpretrieve"
 LAYERS = [
     {"errors"},
     {"files", "config"},
-    {"training_config", "values"},
+    {"training_config", "calibration_config", "values"},
     {"commandline"},
     {"data"},
     {"model"},

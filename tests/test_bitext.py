@@ -3,14 +3,16 @@ import math
 import numpy as np
 import pytest
 
-from ccpretrieve.model.calibration import Spread
+from ccpretrieve.model.calibration_file import Spread
 from ccpretrieve.retrieval.bitext import (
+    FITTED,
     RAW,
     SCALED,
     SHIFTED,
     STEPS,
     Accuracy,
     accuracy,
+    accuracy_by_fit,
     accuracy_by_step,
     neighbours,
 )
@@ -134,3 +136,58 @@ def test_each_side_is_calibrated_by_its_own_statistics():
     scale = (Spread.fit(v).transform(v) for v in (x, y))
     assert reached[SHIFTED] == accuracy(*shift)
     assert reached[SCALED] == accuracy(*scale)
+
+
+def brute_force(x, y):
+    """Accuracy in float64 by loops over rows: nothing of what is tested is used."""
+    x, y = (side.astype(np.float64) for side in (x, y))
+    hits = [0, 0]
+    for i in range(len(x)):
+        for way, (one, many) in enumerate(((x[i], y), (y[i], x))):
+            cosines = [one @ each / np.sqrt((one @ one) * (each @ each)) for each in many]
+            hits[way] += int(np.argmax(cosines) == i)
+    return tuple(hit / len(x) for hit in hits)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_accuracy_at_every_step_equals_one_by_brute_force_and_one_by_scikit_learn(seed):
+    from sklearn.neighbors import NearestNeighbors
+
+    x = 2 * random(seed, 60, 7) + random(seed + 9, 7)
+    y = x @ random(5, 7, 7) * 0.2 + x + 0.8 * random(seed + 3, 60, 7) + random(seed + 6, 7)
+    left, right = Spread.fit(x + 0.1), Spread.fit(y - 0.1)  # not the test text's own
+    turn = np.linalg.qr(random(1, 7, 7))[0].astype(np.float32)
+    left = Spread(left.mean, left.scale, turn)
+    fitted = accuracy_by_fit(x, y, left, right, FITTED)
+    moved = {
+        "shift": (x - left.mean, y - right.mean),
+        "scale": ((x - left.mean) / left.scale, (y - right.mean) / right.scale),
+        "rotate": ((x - left.mean) / left.scale @ turn, (y - right.mean) / right.scale),
+    }
+    assert list(fitted) == list(moved)
+    for step, (a, b) in ({"raw": (x, y)} | moved).items():
+        reached = fitted[step] if step in fitted else accuracy(x, y)
+        assert reached == pytest.approx(brute_force(a, b))
+        for share, one, many in ((reached.forward, a, b), (reached.backward, b, a)):
+            index = NearestNeighbors(n_neighbors=1, metric="cosine").fit(many)
+            found = index.kneighbors(one, return_distance=False)[:, 0]
+            assert share == pytest.approx((found == np.arange(60)).mean())
+    assert fitted["rotate"].mean < 0.2 < fitted["scale"].mean  # one side turned alone
+
+
+def test_a_step_that_was_not_fitted_is_none_and_left_out_of_those_after_it():
+    x, y = random(0, 30, 4) + 1, random(1, 30, 4) - 1
+    left, right = Spread.fit(x), Spread.fit(y)
+    turn = np.linalg.qr(random(2, 4, 4))[0].astype(np.float32)
+    plain = accuracy_by_fit(x, y, left, right, ("shift", "scale"))
+    assert plain["rotate"] is None
+    # without scale, rotate comes on top of the shift alone
+    shift, other = Spread(left.mean, None, turn), Spread(right.mean)
+    reached = accuracy_by_fit(x, y, shift, other, ("shift", "rotate"))
+    assert reached["scale"] is None
+    assert reached["shift"] == plain["shift"]
+    assert reached["rotate"] == accuracy((x - left.mean) @ turn, y - right.mean)
+    # one side without a mean: no shift; neither turned, yet others are: as it stands
+    assert accuracy_by_fit(x, y, left, Spread(), ("shift", "scale"))["shift"] is None
+    whole = accuracy_by_fit(x, y, left, right, ("shift", "scale", "rotate"))
+    assert whole["rotate"] == whole["scale"] == plain["scale"]

@@ -8,7 +8,7 @@ import torch
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import random_checkpoint
-from ccpretrieve.model.calibration import Calibration, Spread
+from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder, batches
 from ccpretrieve.model.settings import EncoderSettings
 from ccpretrieve.model.tower import Tower, max_positions

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from ccpretrieve.data.parallel import read_parallel
+from ccpretrieve.data.parallel import held_pairs, join, read_pairs, read_parallel
 from ccpretrieve.errors import UserError
 
 
@@ -195,6 +195,68 @@ def test_an_empty_file_is_an_error(tatoeba):
         read_parallel(tatoeba)
 
 
+# -- pairs by their two languages --
+
+
+def test_a_pair_that_the_folder_has_comes_in_the_order_asked_for(tatoeba):
+    jpn, kor = read_pairs(tatoeba, [("ja", "ko"), ("Korean", "jpn")])
+    assert (jpn.name, jpn.languages, jpn.sides) == ("jpn-kor", ("ja", "ko"), (["一"], ["일"]))
+    assert (kor.name, kor.languages, kor.sides) == ("kor-jpn", ("ko", "ja"), (["일"], ["一"]))
+    assert not jpn.joined
+    assert jpn.pivot is None  # its files are its own: nothing says what they are in English
+    assert held_pairs(tatoeba) == [("fr", "en"), ("ja", "en"), ("ja", "ko")]
+
+
+def test_a_pair_that_the_folder_lacks_is_joined_where_the_pivot_is_the_same(tatoeba):
+    (text,) = read_pairs(tatoeba, [("fr", "ja")])
+    assert (text.name, text.languages, text.joined) == ("fra-jpn", ("fr", "ja"), True)
+    assert text.sides == (["un", "deux"], ["一", "二"])
+    assert text.pivot == ["one", "two"]
+    write(tatoeba, jpn__eng_eng=["two ", "One", "two"])  # letter by letter
+    (text,) = read_pairs(tatoeba, [("fr", "ja")])
+    assert text.sides == (["deux"], ["三"])
+
+
+def test_each_row_is_in_one_joined_pair_at_most(tatoeba):
+    write(tatoeba, fra__eng_fra=["a", "b", "c"], fra__eng_eng=["x", "x", "y"])
+    write(tatoeba, jpn__eng_jpn=["い", "ろ", "は"], jpn__eng_eng=["y", "x", "x"])
+    (text,) = read_pairs(tatoeba, [("fr", "ja")])
+    assert text.sides == (["a", "c"], ["ろ", "い"])  # the first of equal ones, in our order
+    assert text.pivot == ["x", "y"]
+    (other,) = read_pairs(tatoeba, [("ja", "fr")])
+    assert other.sides == (["い", "ろ"], ["c", "a"])
+
+
+def test_nothing_in_common_makes_an_empty_text(tatoeba):
+    write(tatoeba, fra__eng_eng=["p", "q"])
+    (text,) = read_pairs(tatoeba, [("fr", "ja")])
+    assert len(text) == 0
+    left, right = read_parallel(tatoeba)
+    assert join(left, right) == text
+
+
+def test_aligned_files_bring_the_pivot_along_and_keep_it_in_a_part(ntrex):
+    (text,) = read_pairs(ntrex, [("ja", "fr")])
+    assert (text.name, text.joined) == ("jpn-fra", False)
+    assert text.pivot == ["one", "two", "three"]
+    assert text.part([1]).pivot == ["three"]
+    (with_pivot,) = read_pairs(ntrex, [("en", "ja")])
+    assert with_pivot.sides == (["one", "two", "three"], ["一", "二", "三"])
+    assert with_pivot.pivot is None
+
+
+def test_a_pair_that_is_not_there_and_cannot_be_joined_is_an_error(tatoeba):
+    with pytest.raises(UserError, match="no text pairs fr with ko, and none ko with en"):
+        read_pairs(tatoeba, [("fr", "ko")])
+    with pytest.raises(UserError, match="no text pairs ko with en$"):
+        read_pairs(tatoeba, [("ko", "en")])
+    with pytest.raises(UserError, match="no text pairs fr with fr"):
+        read_pairs(tatoeba, [("fr", "fr")])
+    write(tatoeba, eng__fra_eng=["a"], eng__fra_fra=["b"])
+    with pytest.raises(UserError, match="of the same two languages; keep one"):
+        read_pairs(tatoeba, [("fr", "ja")])
+
+
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_real_sets_are_read_whole(real_data):
@@ -206,3 +268,13 @@ def test_the_real_sets_are_read_whole(real_data):
     docs = read_parallel(real_data / "docs_aligned", pivot="")
     assert len(docs) == 30
     assert all(text.documents is not None for text in docs)
+    (joined,) = read_pairs(real_data / "tatoeba", [("jpn", "deu")])
+    english = [
+        {
+            line
+            for line in (real_data / "tatoeba" / f"{code}-eng.eng").read_text().split("\n")
+            if line
+        }
+        for code in ("jpn", "deu")
+    ]
+    assert len(joined) == len(english[0] & english[1]) == 487

@@ -69,6 +69,28 @@ def log(folder):
     return [{k: v for k, v in line.items() if k != "tokens_per_second"} for line in made]
 
 
+def test_the_head_may_learn_while_the_encoder_stands_still(documents, tiny_checkpoint, tmp_path):
+    import torch
+
+    outputs, losses = [], []
+    for rate in (None, 1e-2):
+        settings = config(
+            documents,
+            tiny_checkpoint,
+            tmp_path / str(rate),
+            learning_rate=1e-30,
+            head_learning_rate=rate,
+            mlm_share=0.0,
+            warmup_steps=0,
+        )
+        outputs.append(run(settings))
+        losses.append([line["ccp"] for line in log(settings.output)])
+    for name, weight in weights(outputs[0]).items():
+        torch.testing.assert_close(weights(outputs[1])[name], weight, rtol=0, atol=1e-12)
+    assert losses[0][0] == losses[1][0]  # before the first update
+    assert abs(losses[0][-1] - losses[1][-1]) > 1e-3
+
+
 @pytest.mark.slow
 def test_the_result_is_a_checkpoint_that_everyone_loads(documents, tiny_checkpoint, tmp_path):
     from sentence_transformers import SentenceTransformer

@@ -16,7 +16,7 @@ from ccpretrieve import pyserini as verb
 from ccpretrieve.commandline import parse
 from ccpretrieve.config import EncodeConfig
 from ccpretrieve.errors import UserError
-from ccpretrieve.model.calibration import Calibration, Spread
+from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.pyserini import PyseriniConfig, prepare, run
 from ccpretrieve.retrieval import pyserini_plugin as plugin

@@ -325,7 +325,7 @@ def test_only_a_first_line_of_known_names_is_a_header(write):
 @pytest.mark.parametrize("name", ["question", "query", "text"])
 def test_topics_may_be_json_lines(write, name):
     line = json.dumps({"id": 5, name: "誰?", "lang": "ja"})
-    assert read_topics(write("dev.jsonl", line)) == [Topic("5", "誰?")]
+    assert read_topics(write("dev.jsonl", line)) == [Topic("5", "誰?", "ja")]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_answers_come_with_question_and_language(write):
     ]
     path = write("answers.jsonl", "\n".join(map(json.dumps, lines)))
     assert read_answers(path) == [
-        Question(Topic("q1", "誰?"), ("he", "she"), "ja"),
+        Question(Topic("q1", "誰?", "ja"), ("he", "she")),
         Question(Topic("q2", "Who?"), ()),
     ]
 
@@ -482,5 +482,5 @@ def test_xor_style_questions_are_read_as_topics_and_with_answers(real_data):
     for path in paths:
         questions = read_answers(path)
         assert len(questions) == 1190
-        assert {question.language for question in questions} == {path.suffixes[-2][1:]}
+        assert {question.topic.language for question in questions} == {path.suffixes[-2][1:]}
         assert read_topics(path) == [question.topic for question in questions]

@@ -274,9 +274,9 @@ def test_xor_retrieve_reads_its_own_files(tmp_path):
     corpus = open_corpus("xor-retrieve", tmp_path)
     [record] = corpus.records()
     assert record.passage == Passage("1", 'He said "no".', "He")
-    assert corpus.topics("dev") == [Topic("7", "誰？")]
+    assert corpus.topics("dev") == [Topic("7", "誰？", "ja")]
     [answered] = corpus.answers("dev")
-    assert (answered.answers, answered.language) == (("He",), "ja")
+    assert (answered.answers, answered.topic.language) == (("He",), "ja")
     assert (corpus.language, corpus.topic_language) == ("en", "")
     with pytest.raises(UserError, match="no qrels; it is scored by its answers"):
         corpus.qrels("dev")
@@ -287,7 +287,7 @@ def test_natural_questions_have_no_passages_and_say_where_to_search(tmp_path):
     corpus = open_corpus("nq", tmp_path)
     assert corpus.topics("dev") == [Topic("0", "who sings")]
     [answered] = corpus.answers("dev")
-    assert (answered.answers, answered.language) == (("Linda Davis", "Reba"), "en")
+    assert (answered.answers, corpus.topic_language) == (("Linda Davis", "Reba"), "en")
     with pytest.raises(UserError, match="xor-retrieve"):
         corpus.records()
 

@@ -11,7 +11,7 @@ from ccpretrieve import encode, index, search
 from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import random_checkpoint
-from ccpretrieve.model.calibration import Calibration, Spread
+from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.retrieval.faiss_index import Index
 from ccpretrieve.retrieval.runfile import read_run

@@ -78,7 +78,7 @@ def test_the_table_fills_in_what_modules_json_does_not_say(tmp_path):
     [
         ("FacebookAI/xlm-roberta-large", ("mean", 14, "cosine", "join")),
         ("microsoft/infoxlm-large", ("mean", 14, "cosine", "join")),
-        ("google-bert/bert-base-multilingual-cased", ("mean", 7, "cosine", "join")),
+        ("google-bert/bert-base-multilingual-cased", ("mean", 8, "cosine", "join")),
         ("sentence-transformers/LaBSE", ("pooler", -1, "cosine", "join")),
         ("castorini/mdpr-passage-nq", ("cls", -1, "dot", "pair")),
         ("intfloat/multilingual-e5-large", ("mean", -1, "cosine", "join")),

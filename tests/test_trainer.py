@@ -187,6 +187,20 @@ def test_the_rate_rises_and_then_stays_or_falls(tmp_path):
     assert rates["linear"] == pytest.approx([0.5, 0.75, *falling])
 
 
+def test_parts_may_have_a_rate_of_their_own_that_follows_the_schedule(tmp_path):
+    # Adam's first update is the rate times the sign of the gradient; warm-up over 3: a quarter.
+    class Parted(Regression):
+        def rates(self):
+            return {"2.": 0.5}
+
+    objective = Parted()
+    before = {name: p.detach().clone() for name, p in objective.module.named_parameters()}
+    train(config(tmp_path, max_steps=1, learning_rate=0.1), objective)
+    for name, rate in (("0.bias", 0.1), ("2.bias", 0.5)):
+        moved = (objective.module.get_parameter(name) - before[name]).abs().max().item()
+        assert moved == pytest.approx(rate / 4, rel=1e-3)
+
+
 def test_the_gradient_is_clipped_before_each_update(tmp_path):
     lengths = []
 

@@ -27,7 +27,7 @@ from transformers import (
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import part, scratch
-from ccpretrieve.model.calibration import Calibration, Spread
+from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.model.pieces import Pieces
 from ccpretrieve.model.settings import EncoderSettings, read_settings, write_settings

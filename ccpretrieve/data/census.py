@@ -39,7 +39,8 @@ class Census:
         passages: How many there are, those to skip not counted.
         characters: In their titles and texts.
         empty: How many of them have neither title nor text, white space aside.
-        fingerprint: SHA-256 in hex over id, title and text of every passage read, in order.
+        fingerprint: SHA-256 in hex over id, title, text and, where it has one, the language of
+            every passage read, in order.
         duplicates: How many passages are to be skipped.
         skip: Their ordinals, from 0 in reading order, ascending; shape (duplicates,).
         sample: Passages drawn at random, in reading order; all of a corpus that is small.
@@ -145,9 +146,10 @@ def _framed(record: Record) -> bytes:
     passage = record.passage
     try:
         fields = (passage.id.encode(), passage.title.encode(), passage.text.encode())
+        tag = b" %b " % passage.language.encode() if passage.language else b""
     except UnicodeEncodeError as error:
         raise UserError(f"{record.where}: {error.reason}; write whole characters") from error
-    return b"%d %d %d " % (len(fields[0]), len(fields[1]), len(fields[2])) + b"".join(fields)
+    return b"%d %d %d " % (len(fields[0]), len(fields[1]), len(fields[2])) + tag + b"".join(fields)
 
 
 def _duplicates(corpus: Corpus, suspects: frozenset[int]) -> Iterator[tuple[int, Record, str]]:

@@ -25,7 +25,7 @@ from ccpretrieve.errors import UserError
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (*JSON_SUFFIXES, ".txt")
-NOT_DOCUMENTS = {"readme", "license", "copying", "authors", "changelog"}
+NOT_DOCUMENTS = {"readme", "license", "copying", "authors", "changelog", "document_ids"}
 #: A folder's name that is nothing but a language: ``ja``, ``pt-BR``, ``jpn_Jpan``, ``20231101.ja``.
 FOLDER = re.compile(r"(?:\d+\.)?[A-Za-z]{2,3}(?:[-_][A-Z][A-Za-z]{1,3})?")
 HEAD = 1000  # lines of a file named after a language that are looked at before it is believed

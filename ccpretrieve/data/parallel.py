@@ -10,6 +10,9 @@ Two layouts of a folder are read::
 
 Files may be gzipped. Sentences are passed on as they are. A blank line would shift one side against
 the other unseen, so it is an error.
+
+A pair that a folder lacks can be joined at a pivot, usually English: two sentences are translations
+if the same sentence of the pivot stands beside both, letter by letter (:func:`read_pairs`).
 """
 
 import logging
@@ -43,12 +46,17 @@ class ParallelText:
         sides: Sentences of the two languages, equally many.
         documents: Number of each pair's document, from 0 in the order of the file; None if the
             folder does not say.
+        pivot: The same sentences in the pivot language, of a pair without it where all three
+            languages stand line by line or the pair was joined; None otherwise.
+        joined: Whether the pair was joined at the pivot.
     """
 
     name: str
     languages: tuple[str, str]
     sides: tuple[list[str], list[str]]
     documents: tuple[int, ...] | None = None
+    pivot: list[str] | None = None
+    joined: bool = False
 
     def __len__(self) -> int:
         return len(self.sides[0])
@@ -67,7 +75,8 @@ class ParallelText:
             raise UserError(f"{self.name}: no line is of these documents; they are 0 to {last}")
         left, right = ([side[row] for row in rows] for side in self.sides)
         numbers = tuple(self.documents[row] for row in rows)
-        return replace(self, sides=(left, right), documents=numbers)
+        pivot = None if self.pivot is None else [self.pivot[row] for row in rows]
+        return replace(self, sides=(left, right), documents=numbers, pivot=pivot)
 
 
 def document_range(asked: str | None) -> range | None:
@@ -103,6 +112,10 @@ class _Source:
             return self
         return _Source(self.languages[::-1], self.files[::-1], self.documents)
 
+    def file(self, code: str) -> Path:
+        """Where the sentences of one of its languages are."""
+        return self.files[self.languages.index(code)]
+
 
 def read_parallel(
     folder: Path, languages: Sequence[str] = (), *, pivot: str = "en"
@@ -137,6 +150,97 @@ def read_parallel(
     _check_distinct(folder, chosen)
     read: dict[Path, list[str]] = {}
     return [_read(source, read) for source in chosen]
+
+
+def held_pairs(folder: Path) -> list[tuple[str, str]]:
+    """Codes of the two languages of every text in a folder, by name; nothing is read.
+
+    Raises:
+        UserError: If there is no such folder, or no parallel text in it.
+    """
+    return [source.languages for source in _sources(folder)]
+
+
+def read_pairs(
+    folder: Path, pairs: Iterable[tuple[str, str]], *, pivot: str = "en"
+) -> list[ParallelText]:
+    """Read the texts of pairs of languages; those that the folder lacks are joined at the pivot.
+
+    Args:
+        folder: In one of the two layouts above.
+        pairs: Two languages each, in any spelling; the first is the first side.
+        pivot: Where to join. Each of its sentences, the first of equal ones, makes at most one
+            pair, and a joined text can be short or empty: look at its length.
+
+    Returns:
+        In the order of ``pairs``.
+
+    Raises:
+        UserError: If a pair is neither there nor to be joined, or a file cannot be read.
+    """
+    sources = _sources(folder)
+    pivot = language(pivot).code
+    read: dict[Path, list[str]] = {}
+    return [
+        _pair(folder, sources, (language(first).code, language(second).code), pivot, read)
+        for first, second in pairs
+    ]
+
+
+def _pair(
+    folder: Path,
+    sources: Sequence[_Source],
+    codes: tuple[str, str],
+    pivot: str,
+    read: dict[Path, list[str]],
+) -> ParallelText:
+    """One text, as it is in the folder, else joined."""
+    with_pivot = [_source(folder, sources, {code, pivot}) for code in codes]
+    source = _source(folder, sources, set(codes))
+    if source is not None:
+        source = source.with_second(codes[1])
+        text = _read(source, read)
+        beside = with_pivot[0]
+        if pivot in codes or beside is None or beside.file(codes[0]) != source.files[0]:
+            return text
+        return replace(text, pivot=_read(beside.with_second(pivot), read).sides[1])
+    for code, each in zip(codes, with_pivot, strict=True):
+        if each is None or codes[0] == codes[1]:
+            way = "" if pivot in codes else f", and none {code} with {pivot}, to join them there"
+            raise UserError(f"{folder}: no text pairs {codes[0]} with {codes[1]}{way}")
+    left, right = (_read(each.with_second(pivot), read) for each in with_pivot if each is not None)
+    return join(left, right)
+
+
+def _source(folder: Path, sources: Iterable[_Source], codes: set[str]) -> _Source | None:
+    """The text of two languages, if there is one."""
+    found = [source for source in sources if set(source.languages) == codes]
+    _check_distinct(folder, found)
+    return found[0] if found else None
+
+
+def join(left: ParallelText, right: ParallelText) -> ParallelText:
+    """Pair the first sides of two texts where their second sides are the same sentence.
+
+    Args:
+        left: Its second side is the pivot's.
+        right: Likewise, with the same pivot.
+
+    Returns:
+        In the order of ``left``; may be empty. Its ``pivot`` holds the sentences it was joined at.
+    """
+    rows: dict[str, int] = {}
+    for row, sentence in enumerate(right.sides[1]):
+        rows.setdefault(sentence, row)
+    found = [
+        (first, right.sides[0][row], sentence)
+        for first, sentence in zip(*left.sides, strict=True)
+        if (row := rows.pop(sentence, -1)) >= 0
+    ]
+    codes = (left.languages[0], right.languages[0])
+    one, two, pivot = ([each[column] for each in found] for column in range(3))
+    name = "-".join(language(code).iso3 for code in codes)
+    return ParallelText(name, codes, (one, two), pivot=pivot, joined=True)
 
 
 def _sources(folder: Path) -> list[_Source]:

@@ -80,20 +80,29 @@ def to_passage(record: Mapping[str, Any]) -> Passage:
     Args:
         record: ``{"id", "contents"}``, where contents is the title, a blank line and the text (all
             of it is the text if there is no blank line), or ``{"docid", "text"[, "title"]}``; the
-            id may be called id, docid or _id.
+            id may be called id, docid or _id. A ``lang`` may tag either.
 
     Raises:
         MalformedError: If a field is missing or is not what it should be.
     """
     identifier = to_id(_first(record, ID_NAMES))
-    text, title = record.get("text"), record.get("title")
+    text, title, tag = record.get("text"), record.get("title"), _tag(record)
     if text is None:
         contents = _string("contents", record.get("contents"))
         title, blank_line, text = contents.partition("\n\n")
-        return Passage(identifier, text, title) if blank_line else Passage(identifier, contents)
-    return Passage(
-        identifier, _string("text", text), _string("title", "" if title is None else title)
-    )
+        if not blank_line:
+            title, text = "", contents
+        return Passage(identifier, text, title, tag)
+    title = _string("title", "" if title is None else title)
+    return Passage(identifier, _string("text", text), title, tag)
+
+
+def _tag(record: Mapping[str, Any]) -> str:
+    """The language that a record states, ``""`` if none."""
+    tag = record.get("lang") or ""
+    if not isinstance(tag, str):
+        raise MalformedError(f'"lang" {tag!r} is not a string; a code such as "ja" is needed')
+    return tag
 
 
 def to_id(value: object) -> str:
@@ -288,7 +297,8 @@ def _topic_of_json(line: str) -> Topic:
 
 
 def _topic(record: Mapping[str, Any]) -> Topic:
-    return Topic(to_id(_first(record, ID_NAMES)), _question(_first(record, QUESTION_NAMES)))
+    question = _question(_first(record, QUESTION_NAMES))
+    return Topic(to_id(_first(record, ID_NAMES)), question, _tag(record))
 
 
 def _question(text: object) -> str:
@@ -345,10 +355,7 @@ def read_answers(path: Path) -> list[Question]:
 
 def _answered(line: str) -> Question:
     record = parse_object(line)
-    language = record.get("lang") or ""
-    if not isinstance(language, str):
-        raise MalformedError(f'"lang" {language!r} is not a string; a code such as "ja" is needed')
-    return Question(_topic(record), tuple(_answers(_first(record, ANSWER_NAMES))), language)
+    return Question(_topic(record), tuple(_answers(_first(record, ANSWER_NAMES))))
 
 
 def _answers(value: object) -> list[str]:

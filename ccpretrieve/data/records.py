@@ -13,16 +13,23 @@ class Passage:
         id: Unique in its corpus, without white space (a TREC run could not carry it).
         text: The passage; may be empty.
         title: Of the article it comes from; empty where there is none.
+        language: As its record tags it, for a calibration; empty where that of the corpus holds.
     """
 
     id: str
     text: str
     title: str = ""
+    language: str = ""
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing but white space to encode."""
         return not (self.text.strip() or self.title.strip())
+
+    def to_json(self) -> dict[str, str]:
+        """Its fields by name; the language only where it has one of its own."""
+        plain = {"id": self.id, "title": self.title, "text": self.text}
+        return plain | {"language": self.language} if self.language else plain
 
 
 class Record(NamedTuple):
@@ -51,10 +58,12 @@ class Topic:
     Attributes:
         id: Unique in its set of topics, without white space.
         text: The question.
+        language: As its record tags it, for a calibration; empty where that of the topics holds.
     """
 
     id: str
     text: str
+    language: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,10 @@ class Question:
     Attributes:
         topic: The question.
         answers: Any of them counts.
-        language: Code of the question's language, ``""`` if the file does not say.
     """
 
     topic: Topic
     answers: tuple[str, ...]
-    language: str = ""
 
 
 #: Relevance judgements: topic id -> passage id -> grade; a grade of 0 or less is not relevant.

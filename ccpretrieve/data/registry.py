@@ -213,8 +213,7 @@ class RegisteredCorpus(Corpus):
         """The questions of a split with their answers; see :meth:`Corpus.answers`."""
         path = self._file("answers", split)
         if self.entry.training:
-            code = self.topic_language
-            return [Question(topic, tuple(found), code) for topic, found in read_nq_topics(path)]
+            return [Question(topic, tuple(found)) for topic, found in read_nq_topics(path)]
         return read_answers(path)
 
     def _lines(self, path: Path) -> Iterator[Record]:

@@ -7,6 +7,7 @@ Batches are formed by token count, not by number of texts: sorted by length, as 
 at the place of its text.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 
 from ccpretrieve.config import DTYPES, a_device, one_of
 from ccpretrieve.data.records import Passage
+from ccpretrieve.data.tags import code_of
 from ccpretrieve.errors import UserError
-from ccpretrieve.model import checkpoint
-from ccpretrieve.model.calibration import Calibration, Embeddings
+from ccpretrieve.model import checkpoint, known
+from ccpretrieve.model.calibration_file import Calibration, Embeddings
+from ccpretrieve.model.laser import LaserTower
 from ccpretrieve.model.settings import EncoderSettings, inside, read_settings
 from ccpretrieve.model.tower import Tokens, Tower
 
@@ -111,7 +114,7 @@ class Encoder:
         if calibration is None and settings.calibration is not None:
             calibration = inside(path, settings.calibration)
         where = choose_device(device)
-        return cls(
+        encoder = cls(
             name,
             path,
             settings,
@@ -121,6 +124,30 @@ class Encoder:
             choose_dtype(dtype, where),
             batch_tokens or (1024 if where.type == "cpu" else 16384),
         )
+        encoder._refuse_foreign_calibration()
+        return encoder
+
+    def _refuse_foreign_calibration(self) -> None:
+        """Fail if the calibration says that it was fitted on other vectors than ours.
+
+        Raises:
+            UserError: If weights, pooling or layer differ.
+        """
+        if self.calibration is None or "encoder" not in self.calibration.notes:
+            return
+        fitted, where = self.calibration.notes["encoder"], self.calibration.path
+        if fitted["fingerprint"] != self.fingerprint:
+            raise UserError(
+                f"{where}: was fitted on the vectors of {fitted['name']}, other weights than "
+                f"those of {self.name}; fit one with python -m ccpretrieve.calibrate"
+            )
+        for setting in ("pooling", "layer"):
+            now = getattr(self.settings, setting)
+            if fitted[setting] != now:
+                raise UserError(
+                    f"{where}: was fitted with {setting} {fitted[setting]}, not {now}; give "
+                    f"--{setting} {fitted[setting]}, or fit another calibration"
+                )
 
     @property
     def fingerprint(self) -> str:
@@ -155,12 +182,14 @@ class Encoder:
         activations = self.batch_tokens * (2 * inner + 8 * int(config.hidden_size)) * 4
         return 500_000_000 + tower.size + activations
 
-    def encode_queries(self, queries: Sequence[str], *, language: str = "") -> Embeddings:
+    def encode_queries(
+        self, queries: Sequence[str], *, language: str | Sequence[str] = ""
+    ) -> Embeddings:
         """Embed questions.
 
         Args:
             queries: N questions.
-            language: Their language; needed by a calibration only.
+            language: Their language, or that of each; needed by a calibration only.
 
         Returns:
             Shape ``(N, D)``, float32, in the order given.
@@ -174,7 +203,7 @@ class Encoder:
 
         Args:
             passages: N passages: :class:`Passage`, ``(title, text)``, or text without a title.
-            language: Their language; needed by a calibration only.
+            language: Of those that do not state their own; needed by a calibration only.
 
         Returns:
             Shape ``(N, D)``, float32, in the order given.
@@ -182,7 +211,9 @@ class Encoder:
         made = [_passage(item) for item in passages]
         return self.embed_passages(made, language=language).vectors
 
-    def embed_queries(self, queries: Sequence[str], *, language: str = "") -> Encoded:
+    def embed_queries(
+        self, queries: Sequence[str], *, language: str | Sequence[str] = ""
+    ) -> Encoded:
         """As :meth:`encode_queries`, with the counts."""
         texts = [self.settings.query_prefix + query for query in queries]
         return self._embed(checkpoint.QUERY, texts, self.settings.query_length, language)
@@ -190,7 +221,8 @@ class Encoder:
     def embed_passages(self, passages: Sequence[Passage], *, language: str = "") -> Encoded:
         """As :meth:`encode_passages`, with the counts."""
         texts = [self._segments(passage) for passage in passages]
-        return self._embed(checkpoint.PASSAGE, texts, self.settings.passage_length, language)
+        spoken = [passage.language or language for passage in passages]
+        return self._embed(checkpoint.PASSAGE, texts, self.settings.passage_length, spoken)
 
     def tokenize_passages(self, passages: Sequence[Passage]) -> Iterator[Tokens]:
         """What the model would see of each passage, in order."""
@@ -208,11 +240,16 @@ class Encoder:
     def _tower(self, role: str) -> Tower:
         path = checkpoint.tower(self.path, role)
         if path not in self._towers:
-            self._towers[path] = Tower(path, self.settings, self.device, self.dtype)
+            kind = LaserTower if known.is_laser(path) else Tower
+            self._towers[path] = kind(path, self.settings, self.device, self.dtype)
         return self._towers[path]
 
     def _embed(
-        self, role: str, texts: Sequence[str | tuple[str, str]], length: int, language: str
+        self,
+        role: str,
+        texts: Sequence[str | tuple[str, str]],
+        length: int,
+        language: str | Sequence[str],
     ) -> Encoded:
         tower = self._tower(role)
         tokens = list(_tokenize(tower, texts, length))
@@ -221,7 +258,7 @@ class Encoder:
             for rows in batches([len(item.ids) for item in tokens], self.batch_tokens):
                 vectors[rows] = tower.forward([tokens[row] for row in rows]).cpu().numpy()
         if self.calibration is not None and len(texts):
-            vectors = self.calibration.transform(vectors, language)
+            vectors = self.calibration.transform(vectors, _codes(language))
         if self.settings.normalize:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         _check_finite(vectors, texts, self.name)
@@ -289,6 +326,18 @@ def _tokenize(
     pairs = tower.tokenize([text for text in texts if not isinstance(text, str)], length)
     for is_single in single:
         yield next(alone if is_single else pairs)
+
+
+def _codes(language: str | Sequence[str]) -> str | list[str]:
+    """Codes of languages as texts are tagged; what is not in the table stays as it is."""
+    if isinstance(language, str):
+        return _code(language)
+    return [_code(tag) for tag in language]
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(tag: str) -> str:
+    return code_of(tag) or tag
 
 
 def _passage(item: Passage | str | tuple[str, str]) -> Passage:

@@ -230,8 +230,9 @@ def _load(path: Path, dtype: torch.dtype, *, keep_pooler: bool) -> tuple[Any, An
 def _model(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """The bare Transformer of a checkpoint, and transformers' report of how it was filled.
 
-    DPR's classes wrap a BERT; without a projection its last hidden states are their own. Code that
-    comes with a checkpoint is never run.
+    DPR's classes wrap a BERT; without a projection its last hidden states are their own. Of a model
+    that has a decoder (mBART's kind) the encoder is taken. Code that comes with a checkpoint is
+    never run.
     """
     import transformers
 
@@ -239,7 +240,7 @@ def _model(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
     if config.model_type != "dpr":
         model, report = transformers.AutoModel.from_pretrained(path, **options)
-        return model, report
+        return _encoder_of(model, report) if config.is_encoder_decoder else (model, report)
     if config.projection_dim:
         raise UserError(f"{path}: DPR with a projection is not implemented here")
     kind = (config.architectures or ["DPRQuestionEncoder"])[0]
@@ -250,6 +251,15 @@ def _model(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     inner = wrapper.ctx_encoder if kind == "DPRContextEncoder" else wrapper.question_encoder
     report["missing_keys"] = {name.split("bert_model.", 1)[-1] for name in report["missing_keys"]}
     return inner.bert_model, report
+
+
+def _encoder_of(model: Any, report: dict[str, Any]) -> tuple[Any, Any]:
+    """The encoder of a model with a decoder, and what is missing of it, by its own names."""
+    inside = "encoder."
+    report["missing_keys"] = {
+        name.removeprefix(inside) for name in report["missing_keys"] if name.startswith(inside)
+    }
+    return model.get_encoder(), report
 
 
 @contextlib.contextmanager

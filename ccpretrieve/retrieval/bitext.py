@@ -11,16 +11,19 @@ do: which row is right does not come into it, so that embeddings that have colla
 guessing scores, and of two equal sentences one is counted right.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ccpretrieve.model.calibration import Embeddings, Spread
+from ccpretrieve.model.calibration_file import Embeddings, Spread
 
 #: What may be done to both sides before they are compared, in the order of section 3.2.
 RAW, SHIFTED, SCALED = STEPS = ("raw", "shifted", "shifted and scaled")
+#: What a calibration fitted elsewhere may hold, in the order in which it is applied -> its field.
+FITTED = {"shift": "mean", "scale": "scale", "rotate": "rotation"}
 
 
 class Accuracy(NamedTuple):
@@ -75,7 +78,7 @@ def neighbours(
     Raises:
         ValueError: If widths differ, a side has no row, or a row holds a NaN or infinity.
     """
-    x, y = _unit(x), _unit(y)
+    x, y = unit(x), unit(y)
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"expected vectors of one width, got {x.shape[1]} and {y.shape[1]}")
     forward = np.empty(len(x), dtype=np.int64)
@@ -118,7 +121,41 @@ def accuracy_by_step(x: Embeddings, y: Embeddings) -> dict[str, Accuracy]:
     }
 
 
-def _unit(vectors: Embeddings) -> Embeddings:
+def accuracy_by_fit(
+    x: Embeddings, y: Embeddings, left: Spread, right: Spread, steps: Collection[str]
+) -> dict[str, Accuracy | None]:
+    """Accuracy under statistics that were fitted elsewhere, each step on top of those before it.
+
+    Args:
+        x: Shape ``(N, D)``, as pooled: not normalised to unit length.
+        y: Shape ``(N, D)``, likewise.
+        left: Statistics of the language of ``x``.
+        right: Statistics of the language of ``y``.
+        steps: Those of ``FITTED`` that the calibration takes; one that it does not take counts as
+            not done, as it will when texts are encoded with it.
+
+    Returns:
+        Step, of ``FITTED`` and in their order -> accuracy. None for a step that is not taken, and
+        for a shift or scale that one side lacks; a side without a rotation is the pivot, or was
+        left as it is.
+
+    Raises:
+        ValueError: If shapes differ, or a row is not finite.
+    """
+    reached: dict[str, Accuracy | None] = {}
+    fields = list(FITTED.values())
+    for place, (step, field) in enumerate(FITTED.items(), 1):
+        lacking = any(getattr(side, field) is None for side in (left, right))
+        if step not in steps or (lacking and field != "rotation"):
+            reached[step] = None
+            continue
+        later = dict.fromkeys(fields[place:])
+        one, two = replace(left, **later), replace(right, **later)
+        reached[step] = accuracy(one.transform(x), two.transform(y))
+    return reached
+
+
+def unit(vectors: Embeddings) -> Embeddings:
     """Rows at unit length, zero rows left; a copy."""
     if vectors.ndim != 2 or not len(vectors):
         raise ValueError(f"expected (N, D) vectors with N > 0, got {vectors.shape}")

@@ -21,7 +21,7 @@ import ccpretrieve
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
 from ccpretrieve.model.checkpoint import locate
-from ccpretrieve.retrieval.store import differences
+from ccpretrieve.retrieval.store import FOLDER, differences
 
 if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
@@ -127,6 +127,18 @@ def read(folder: Path) -> Mapping[str, Any] | None:
     if not _fits(meta, _SHAPE):
         raise UserError(f"{folder / FILE}: not a description of an index of ours")
     return meta
+
+
+def shards(folder: Path) -> Path:
+    """The shards of an index folder, also of one that points to another's.
+
+    Raises:
+        UserError: If there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UserError(f"--embeddings {folder}: no such folder; encode makes one")
+    content = read(folder)
+    return folder / (content["embeddings"] if content else FOLDER)
 
 
 def _fits(value: Any, shape: Any) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ccpretrieve.errors import UserError
-from ccpretrieve.model.calibration import Embeddings
+from ccpretrieve.model.calibration_file import Embeddings
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.retrieval.lexical import start_java
 

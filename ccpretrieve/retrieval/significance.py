@@ -146,7 +146,7 @@ def _number(p_value: float) -> float:
 
 def _fisher(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
     """Two-sided randomization test of the mean difference: each topic's sign is a coin."""
-    from scipy.stats import permutation_test  # type: ignore[import-untyped]
+    from scipy.stats import permutation_test
 
     result = permutation_test(
         (one - two,),

@@ -3,7 +3,7 @@
     shards/
       manifest.json     the recipe, and for each finished shard its counts and checksums
       00000.npy         vectors, float32, shape (n, D)
-      00000.jsonl       the passages they were made from, one a line: id, title, text
+      00000.jsonl       the passages they were made from, one a line: id, title, text[, language]
 
 Shard k holds passages k * shard_size and following, in the corpus' order, whoever encoded it. So
 several machines take every n-th shard and their folders put together are the folder of one. A shard
@@ -214,8 +214,7 @@ class Store:
             raise ValueError("a vector holds a NaN or infinity; FAISS would never return it")
         vectors_name, passages_name = self.names(number)
         lines = "".join(
-            json.dumps({"id": p.id, "title": p.title, "text": p.text}, ensure_ascii=False) + "\n"
-            for p in passages
+            json.dumps(passage.to_json(), ensure_ascii=False) + "\n" for passage in passages
         ).encode("utf-8", "surrogatepass")
         self.shards[number] = Shard(
             number=number,

@@ -231,6 +231,11 @@ class CcpObjective(Objective):
                 batch.lengths,
             ).float()
 
+    def rates(self) -> dict[str, float]:
+        """See :meth:`Objective.rates`."""
+        rate = self.config.head_learning_rate
+        return {} if rate is None else {"projection.": rate}
+
     def loss(self, module: nn.Module) -> Loss:
         """See :meth:`Objective.loss`."""
         batch = self.batcher.next()

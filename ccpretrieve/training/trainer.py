@@ -18,6 +18,7 @@ import logging
 import sys
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,10 @@ class Objective(ABC):
     """
 
     module: nn.Module
+
+    def rates(self) -> dict[str, float]:
+        """Beginnings of parameters' names -> learning rates that are not the run's."""
+        return {}
 
     @abstractmethod
     def loss(self, module: nn.Module) -> Loss:
@@ -128,7 +133,7 @@ class Trainer:
         self.progress = Progress()
         self.accumulation = _accumulation(config, processes.count)
         trained = [p for p in objective.module.parameters() if p.requires_grad]
-        optimizer = _optimizer(config, trained)
+        optimizer = _optimizer(config, objective)
         self.module, self.optimizer = processes.prepare(objective.module, optimizer)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._rate)
         self._trained = trained
@@ -349,15 +354,23 @@ def _accumulation(config: TrainingConfig, processes: int) -> int:
     return passes
 
 
-def _optimizer(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _optimizer(config: TrainingConfig, objective: Objective) -> torch.optim.Optimizer:
     """Adam or AdamW; norms and biases are not decayed."""
-    if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+    groups: defaultdict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
+    rates = objective.rates()
+    for name, parameter in objective.module.named_parameters():
+        if parameter.requires_grad:
+            own = [rate for start, rate in rates.items() if name.startswith(start)]
+            decay = config.weight_decay if parameter.ndim > 1 else 0.0
+            groups[(*own, config.learning_rate)[0], decay].append(parameter)
+    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+    return kind(
+        [
+            {"params": parameters, "lr": rate, "weight_decay": decay}
+            for (rate, decay), parameters in groups.items()
+        ],
+        fused=True,
+    )
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
