@@ -38,7 +38,7 @@ def test_some_answer_stands_in_every_relevant_passage(language):
     texts = {record.passage.id: record.passage.text for record in corpus.records()}
     qrels = corpus.qrels("test")
     for question in corpus.answers("test"):
-        assert question.language in (language, "")
+        assert question.topic.language in (language, "")
         for docid in qrels[question.topic.id]:
             assert any(answer in texts[docid] for answer in question.answers), question
 
