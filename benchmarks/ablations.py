@@ -93,6 +93,7 @@ class AblationConfig(Config):
         layers: First layers of the encoder that are kept.
         batch_size: Windows of an update.
         learning_rate: After a warm-up over a tenth of the updates.
+        head_learning_rate: Of the projection head.
         bank_size: Vectors kept of a language.
         output: Folder of the finished cells.
     """
@@ -109,6 +110,7 @@ class AblationConfig(Config):
     layers: int = 4
     batch_size: int = 48
     learning_rate: float = 3e-5
+    head_learning_rate: float = 1e-3
     bank_size: int = 4096
     output: Path = Path("runs/ablations")
 
@@ -126,6 +128,7 @@ class AblationConfig(Config):
         settings = {
             **{"batch_size": self.batch_size, "accumulated_batch_size": self.batch_size},
             **{"learning_rate": self.learning_rate, "warmup_steps": self.steps // 10},
+            **{"head_learning_rate": self.head_learning_rate},
             **{"max_steps": self.steps, "pooling": self.pooling, "bank_size": self.bank_size},
             **{"layers": self.layers, "freeze_embeddings": True},
             **{"mlm_share": 0.0, "max_length": 64, "log_steps": 5, "save_steps": 60},
