@@ -103,7 +103,7 @@ def adversarial_start(
     draws = torch.Generator().manual_seed(int(generator.integers(2**63)))
     leading = (unit(x @ axes_x[:, :count]), unit(y @ axes_y[:, :count]))
     sides = [torch.from_numpy(side * np.float32(count**0.5)) for side in leading]
-    game = _Game(sides, settings, draws)
+    game = Game(sides, settings, draws)
     best, best_score = np.zeros_like(axes_x), -np.inf
     for _ in range(settings.epochs):
         game.epoch()
@@ -111,7 +111,7 @@ def adversarial_start(
             break  # diverged; what came before stands
         whole = np.eye(len(axes_x), dtype=np.float32)
         whole[:count, :count] = inner
-        W = axes_x @ whole @ axes_y.T
+        W: Matrix = (axes_x @ whole @ axes_y.T).astype(np.float32)
         if (score := check(W)) > best_score:
             best, best_score = W, score
     return best if np.isfinite(best_score) else axes_x @ axes_y.T
@@ -132,8 +132,13 @@ def axes(x: Matrix, *, skewed: bool = False) -> Matrix:
     return found
 
 
-class _Game:
-    """Discriminator against map, by turns."""
+class Game:
+    """Discriminator against map, by turns.
+
+    Attributes:
+        W: The map so far, shape ``(D, D)``.
+        weights: Of the discriminator: three layers' weights and biases.
+    """
 
     def __init__(
         self, sides: "list[Tensor]", settings: AdversarialSettings, draws: "Generator"

@@ -90,7 +90,8 @@ class RotationSettings:
         steps: Most refinements of one start.
         holds: Weights that hold a refinement of the identity, or pairs, to the identity.
         rivals: Rotations from second moments and random signs that are drawn and refined.
-        errors: Standard errors by which identity and rivals must be beaten.
+        errors: Standard errors by which each bar must be beaten, and
+        gain: the least by which it must.
         adversarial: Of the adversarial start.
     """
 
@@ -102,6 +103,7 @@ class RotationSettings:
     holds: tuple[float, ...] = (0.0, 1.0, 4.0)
     rivals: int = 3
     errors: float = 4.0
+    gain: float = 0.01
     adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)
 
 
@@ -147,10 +149,12 @@ class _Scores(NamedTuple):
         sides = (self.forward, self.backward)
         return float(sum(side.mean(dtype=np.float64) for side in sides) / 2)
 
-    def apart(self, other: "_Scores") -> float:
-        """Standard error of the difference of two criteria, taken row by row."""
-        gains = (self.forward - other.forward, self.backward - other.backward)
-        return math.sqrt(sum(gain.var(dtype=np.float64) / len(gain) for gain in gains)) / 2
+    def error(self, other: "_Scores | None" = None) -> float:
+        """Standard error of the criterion, or of its difference from another's, row by row."""
+        sides = (self.forward, self.backward)
+        if other is not None:
+            sides = (self.forward - other.forward, self.backward - other.backward)
+        return math.sqrt(sum(side.var(dtype=np.float64) / len(side) for side in sides)) / 2
 
     def agrees(self, other: "_Scores") -> bool:
         """Whether most rows find the same: then it is the same map, more or less."""
@@ -186,9 +190,9 @@ def learn(
         y: Those of the other, shape ``(M, D)``; nothing is paired.
         pairs: Rows of ``x`` and of ``y`` that belong together: then supervised Procrustes on them
             alone, believed if held-out pairs find each other at least as often as without.
-        starts: Of ``STARTS``. The identity is always one more. The best of all by criterion is
-            kept; no more are tried once one scores what rows of one language score among
-            themselves.
+        starts: Of ``STARTS``, after the identity and second moments with random signs, which are
+            always tried. The best of all by criterion is kept; no more are tried once one is
+            believed, or the identity needs none.
         restarts: Adversarial starts.
         seed: Of every draw.
         settings: Everything else.
@@ -227,7 +231,8 @@ class _Judge:
         y: Likewise, of the other side.
         fit_x: Rows of x that a refinement may see.
         fit_y: Likewise, of y.
-        own: What held-out rows score with the others of their own language, mean of both.
+        identity: Of width D.
+        own: The criterion between two halves of one language, mean of both languages.
     """
 
     def __init__(
@@ -238,13 +243,10 @@ class _Judge:
         self._held_y, fit_y = _split(len(y), settings.held_out, generator)
         self.fit_x, self.fit_y = x[fit_x], y[fit_y]
         self.identity = np.eye(x.shape[1], dtype=np.float32)
-        halves = [_split(len(side), 0.5, generator) for side in (x, y)]
-        self.own = np.mean(
-            [
-                criterion(self.identity, side[one], side[other], k=settings.neighbours)
-                for side, (one, other) in zip((x, y), halves, strict=True)
-            ]
-        )
+        self.own = 0.0
+        for side in (x, y):
+            one, other = _split(len(side), 0.5, generator)
+            self.own += criterion(self.identity, side[one], side[other], k=settings.neighbours) / 2
         self._axes = axes(x), axes(y)
 
     def moments(self, generator: np.random.Generator) -> Matrix:
@@ -267,15 +269,8 @@ class _Judge:
 
     def refined(self, start: str, first: Matrix, hold: float = 0.0) -> "_Candidate":
         """Refine a start on the rows that may be seen, and score it on the others."""
-        W = refine(
-            first,
-            self.fit_x,
-            self.fit_y,
-            hold=hold,
-            check=self.score,
-            steps=self.settings.steps,
-            k=self.settings.neighbours,
-        )
+        k, steps = self.settings.neighbours, self.settings.steps
+        W = refine(first, self.fit_x, self.fit_y, hold=hold, check=self.score, steps=steps, k=k)
         candidate = _Candidate(start, W, self.scores(W))
         _logger.info("rotation: %s start reaches %.4f", start, candidate.scores.mean)
         return candidate
@@ -298,8 +293,9 @@ def _search(
     found = [judge.refined(IDENTITY, judge.identity, hold) for hold in settings.holds]
     found += [judge.refined(MOMENTS, judge.moments(generator)) for _ in range(settings.rivals)]
     for start, first in _firsts(judge, starts, restarts, generator):
-        if max(identity.mean, *(each.scores.mean for each in found)) >= judge.own:
-            break
+        verdict = _verdict(judge, found, identity)
+        if not verdict.failed:
+            return verdict
         found.append(judge.refined(start, first()))
     return _verdict(judge, found, identity)
 
@@ -329,10 +325,13 @@ def _verdict(judge: _Judge, found: Sequence[_Candidate], identity: _Scores) -> R
     best = max(found, key=lambda each: each.scores.mean)
     rivals = [each.scores for each in found if not each.scores.agrees(best.scores)]
     errors = judge.settings.errors
-    beaten = [("the identity has", identity), *(("another rotation has", each) for each in rivals)]
+    bars = [
+        ("two halves of one language have", judge.own, best.scores.error()),
+        ("the identity has", identity.mean, best.scores.error(identity)),
+        *(("another rotation has", rival.mean, best.scores.error(rival)) for rival in rivals),
+    ]
     threshold, name, bar = max(
-        (judge.own, "rows of one language have among themselves", judge.own),
-        *((each.mean + errors * best.scores.apart(each), name, each.mean) for name, each in beaten),
+        (bar + max(errors * error, judge.settings.gain), name, bar) for name, bar, error in bars
     )
     score = best.scores.mean
     said = (
@@ -342,7 +341,7 @@ def _verdict(judge: _Judge, found: Sequence[_Candidate], identity: _Scores) -> R
     )
     if score > threshold:
         return Rotation(best.W, score, threshold, False, best.start, f"rotated: {said}")
-    fits = identity.mean >= judge.own
+    fits = identity.mean > judge.own + errors * identity.error()
     why = "the clouds lie over one another without" if fits else "none that can be believed"
     eye = np.eye(len(best.W), dtype=np.float32)
     return Rotation(eye, score, threshold, not fits, IDENTITY, f"no rotation, {why}: {said}")
