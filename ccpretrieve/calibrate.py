@@ -123,7 +123,9 @@ def _embedded(
 ) -> "Iterator[Embeddings]":
     from tqdm import tqdm
 
-    sentences = itertools.islice(_sentences(source), config.most)
+    from ccpretrieve.data.sentences import distinct
+
+    sentences = itertools.islice(distinct(source), config.most)
     embed = encoder.encode_queries if config.role == QUERY else encoder.encode_passages
     quiet = config.quiet or not sys.stderr.isatty()
     with tqdm(desc=source.language, unit=" texts", disable=quiet, leave=False) as bar:
@@ -132,19 +134,6 @@ def _embedded(
                 text.digest.update(sentence.encode("utf-8", "surrogatepass") + b"\n")
             yield embed(block)
             bar.update(len(block))
-
-
-def _sentences(source: "DocumentSource") -> Iterator[str]:
-    """The sentences of one language's documents, each once, blank ones left out."""
-    from ccpretrieve.data.sentences import split
-
-    seen: set[bytes] = set()
-    for document, _ in source.documents():
-        for sentence in document.sentences or split(document.text, source.language):
-            key = hashlib.blake2b(sentence.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-            if sentence.strip() and key not in seen:
-                seen.add(key)
-                yield sentence
 
 
 def _of_embeddings(config: CalibrateConfig) -> tuple[dict[str, Text], dict[str, Any]]:

@@ -14,10 +14,15 @@ by ``python -m benchmarks.splitters`` over all languages, and quick. Where they 
 """
 
 import functools
+import hashlib
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ccpretrieve.data.languages import find
+
+if TYPE_CHECKING:
+    from ccpretrieve.data.documents import DocumentSource
 
 OPENING = re.compile(r"[「『（(【〔〈《“‘]+\Z")
 CONTINUED = re.compile(r"[」』）)]\Z")
@@ -51,6 +56,17 @@ def split(text: str, language: str) -> list[str]:
     if scripts[:1] == ("Hiragana",):
         pieces = _quotations(pieces)
     return [sentence for piece in pieces if (sentence := piece.strip())]
+
+
+def distinct(source: "DocumentSource") -> Iterator[str]:
+    """The sentences of one language's documents in order, each once, blank ones left out."""
+    seen: set[bytes] = set()
+    for document, _ in source.documents():
+        for sentence in document.sentences or split(document.text, source.language):
+            key = hashlib.blake2b(sentence.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            if sentence.strip() and key not in seen:
+                seen.add(key)
+                yield sentence
 
 
 @functools.cache

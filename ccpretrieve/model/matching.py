@@ -23,7 +23,7 @@ Where this departs from them:
 * A refinement may be held where it began (``hold``). Without, a thousand sentences in 384
   dimensions give a map that is worse than none even when the pairs are right.
 
-Nothing here draws at random. Cosines are computed in blocks: a pass holds ``BLOCK`` of them.
+Nothing here draws at random.
 """
 
 import math
@@ -36,8 +36,10 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 Rows = NDArray[np.intp]
 
-#: Cosines held at once.
-BLOCK = 16_000_000
+#: Cosines worked on at once.
+BLOCK = 4_000_000
+#: As many or fewer are kept rather than computed three times.
+KEPT = 64_000_000
 #: Hold that decides only in directions that no pair tells of.
 _FAINT = 1e-6
 #: Most quantiles that describe how similar a row is to all of its side.
@@ -152,34 +154,48 @@ def procrustes(x: NDArray[Any], y: NDArray[Any]) -> Matrix:
     return turned
 
 
-def nearest(x: Matrix, y: Matrix, discount: Matrix | float = 0.0, k: int = 10) -> Nearest:
+def nearest(
+    x: Matrix,
+    y: Matrix,
+    discount: Matrix | float = 0.0,
+    k: int = 10,
+    *,
+    cosines: Matrix | None = None,
+) -> Nearest:
     """For each row of ``x`` the row of ``y`` with the highest ``2 cos - discount``.
 
     Args:
         x: Unit rows, shape ``(N, D)``.
         y: Unit rows, shape ``(M, D)``.
         discount: Of each row of ``y``, shape ``(M,)``: its r. The row's own r changes no ranking.
-        k: Neighbours in the r that is returned; all of ``y`` if it has fewer.
+        k: Neighbours in the r that is returned; all of ``y`` if it has fewer; 0 for no r.
+        cosines: ``x y^T``, shape ``(N, M)``, if it is at hand.
     """
     k = min(k, len(y))
-    rows = np.empty(len(x), np.intp)
-    cosines, local = np.empty(len(x), np.float32), np.empty(len(x), np.float32)
+    rows, best = np.empty(len(x), np.intp), np.empty(len(x), np.float32)
+    local = np.zeros(len(x), np.float32)
     size = max(1, BLOCK // len(y))
     for start in range(0, len(x), size):
         block = slice(start, start + size)
-        cosine = x[block] @ y.T  # (block, M)
+        cosine = x[block] @ y.T if cosines is None else np.ascontiguousarray(cosines[block])
         rows[block] = (2 * cosine - discount).argmax(axis=1)
-        cosines[block] = np.take_along_axis(cosine, rows[block, None], axis=1)[:, 0]
-        cosine.partition(len(y) - k, axis=1)
-        local[block] = cosine[:, len(y) - k :].mean(axis=1)
-    return Nearest(rows, cosines, local)
+        best[block] = np.take_along_axis(cosine, rows[block, None], axis=1)[:, 0]
+        if k:
+            largest = np.partition(cosine, len(y) - k, axis=1)[:, len(y) - k :]
+            local[block] = largest.mean(axis=1)
+    return Nearest(rows, best, local)
 
 
 def look(x: Matrix, y: Matrix, k: int = 10) -> tuple[Nearest, Nearest]:
-    """The nearest by CSLS of every row of ``x``, and of every row of ``y``; unit rows."""
-    of_x = nearest(x, y, k=k).local
-    backward = nearest(y, x, of_x, k)
-    return nearest(x, y, backward.local, k), backward
+    """The nearest by CSLS of every row of ``x``, and of every row of ``y``; unit rows.
+
+    The first has no r.
+    """
+    there = x @ y.T if len(x) * len(y) <= KEPT else None
+    back = None if there is None else there.T
+    of_x = nearest(x, y, k=k, cosines=there).local
+    backward = nearest(y, x, of_x, k, cosines=back)
+    return nearest(x, y, backward.local, 0, cosines=there), backward
 
 
 def found_back(there: Nearest, back: Nearest) -> NDArray[np.bool_]:

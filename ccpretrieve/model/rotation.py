@@ -1,9 +1,9 @@
 """Rotate: an orthogonal map between two languages, learned without a dictionary (section 3.2).
 
-    starts     similarity, adversarial (with restarts), and the identity
+    starts     the identity, second moments, similarities, adversarial
     refine     each: Procrustes on mutual nearest neighbours by CSLS
     choose     the best by criterion, on rows that no refinement saw
-    believe    it, if it beats what the identity has and what chance has; else the identity
+    believe    it, if it beats what it has to; else keep the identity
 
 Notation, paper -> code:
 
@@ -14,10 +14,10 @@ What the paper leaves open, and what was chosen:
 * When to believe a rotation. Held-out rows must find partners in the other language more surely
   than neighbours among half of their own (``own``), which needs texts that say the same things, in
   whatever order. And it must beat, by ``errors`` standard errors, the identity and every other
-  rotation found that pairs rows otherwise, among them some from second moments with random signs:
-  a cloud with a symmetry has no one rotation.
-* The identity is a start too, and is refined with several weights that hold W to it: encoders of
-  many languages need but a small turn, if any.
+  rotation found that pairs rows otherwise: a cloud with a symmetry has no one rotation.
+* The identity is a start too, refined with several weights that hold W to it: an encoder of many
+  languages needs but a small turn, if any. So are second moments (principal axes onto principal
+  axes), with signs drawn at random.
 * How many rows are needed. Those that are fitted must outnumber the dimensions: N centred rows span
   at most N - 1, and what W does to the rest is arbitrary. It is a necessary condition; beyond it
   the criterion decides.
@@ -85,20 +85,20 @@ class RotationSettings:
     Attributes:
         neighbours: k of CSLS.
         held_out: Share of the rows of each side, or of given pairs, that W is judged on.
-        rows: Most rows of ``x`` that are used, drawn at random.
+        rows: Most rows of ``x`` that are used, drawn at random; or 3 D, if that is more.
         candidates: Most rows of ``y``; more than of ``x``, so that fewer partners are lost.
         steps: Most refinements of one start.
-        holds: Weights that hold a refinement of the identity, or pairs, to the identity.
+        holds: Weights with which the identity is held against pairs, found or given.
         rivals: Rotations from second moments and random signs that are drawn and refined.
-        errors: Standard errors by which each bar must be beaten, and
-        gain: the least by which it must.
+        errors: Standard errors by which each bar must be beaten.
+        gain: And the least by which it must.
         adversarial: Of the adversarial start.
     """
 
     neighbours: int = 10
     held_out: float = 0.2
-    rows: int = 4_000
-    candidates: int = 16_000
+    rows: int = 3_000
+    candidates: int = 12_000
     steps: int = 20
     holds: tuple[float, ...] = (0.0, 1.0, 4.0)
     rivals: int = 3
@@ -118,7 +118,8 @@ class Rotation:
             with pairs the accuracy on held-out pairs.
         threshold: What it has to exceed.
         failed: No rotation passed, and nothing says that the identity is right.
-        start: What led to ``matrix``: ``similarity``, ``adversarial``, ``pairs`` or ``identity``.
+        start: What led to ``matrix``: ``similarity``, ``adversarial``, ``pairs``, ``identity`` or
+            ``moments`` (second moments, with signs drawn at random).
         reason: All this in words, one line.
     """
 
@@ -212,15 +213,13 @@ def learn(
     generator = np.random.default_rng(seed)
     if pairs is not None:
         return _supervised(*paired(left, right, pairs), settings, generator)
-    left, right = distinct(left), distinct(right)
-    for name, rows in (("x", left), ("y", right)):
-        check_enough(
-            len(rows), left.shape[1], settings.held_out, f"different nonzero rows in {name}"
-        )
-    left = _drawn(left, settings.rows, generator)
-    right = _drawn(right, settings.candidates, generator)
-    judge = _Judge(left, right, settings, generator)
-    return _search(judge, starts, restarts, generator)
+    left, right, dim = distinct(left), distinct(right), left.shape[1]
+    for name, side in (("x", left), ("y", right)):
+        check_enough(len(side), dim, settings.held_out, f"different nonzero rows in {name}")
+    most = max(settings.rows, 3 * dim)
+    left = _drawn(left, most, generator)
+    right = _drawn(right, max(most, settings.candidates), generator)
+    return _search(_Judge(left, right, settings, generator), starts, restarts, generator)
 
 
 class _Judge:
@@ -324,26 +323,25 @@ def _verdict(judge: _Judge, found: Sequence[_Candidate], identity: _Scores) -> R
     """Believe the best rotation, keep the identity for good reason, or say that it failed."""
     best = max(found, key=lambda each: each.scores.mean)
     rivals = [each.scores for each in found if not each.scores.agrees(best.scores)]
-    errors = judge.settings.errors
+    errors, least = judge.settings.errors, judge.settings.gain
     bars = [
         ("two halves of one language have", judge.own, best.scores.error()),
         ("the identity has", identity.mean, best.scores.error(identity)),
         *(("another rotation has", rival.mean, best.scores.error(rival)) for rival in rivals),
     ]
     threshold, name, bar = max(
-        (bar + max(errors * error, judge.settings.gain), name, bar) for name, bar, error in bars
+        (bar + max(errors * error, least), name, bar) for name, bar, error in bars
     )
     score = best.scores.mean
     said = (
-        f"the best, from the {best.start} start, has criterion {score:.4f} (mean cosine of "
-        f"held-out rows with their partners, 0 without one), threshold {threshold:.4f} ({name} "
-        f"{bar:.4f})"
+        f"the best, from the {best.start} start, has criterion {score:.4f} (mean cosine with "
+        f"partners of held-out rows, 0 without), threshold {threshold:.4f} ({name} {bar:.4f})"
     )
     if score > threshold:
         return Rotation(best.W, score, threshold, False, best.start, f"rotated: {said}")
     fits = identity.mean > judge.own + errors * identity.error()
     why = "the clouds lie over one another without" if fits else "none that can be believed"
-    eye = np.eye(len(best.W), dtype=np.float32)
+    eye = judge.identity
     return Rotation(eye, score, threshold, not fits, IDENTITY, f"no rotation, {why}: {said}")
 
 
@@ -379,8 +377,8 @@ def _supervised(
 
 def _found(x: Matrix, y: Matrix, held: Rows, W: Matrix) -> NDArray[np.bool_]:
     """Whether held-out rows are nearest to their partners by cosine, both directions."""
-    forward = nearest(x[held] @ W, y).rows == held
-    backward = nearest(y[held] @ W.T, x).rows == held
+    forward = nearest(x[held] @ W, y, k=0).rows == held
+    backward = nearest(y[held] @ W.T, x, k=0).rows == held
     return np.concatenate([forward, backward])
 
 
