@@ -39,6 +39,7 @@ class CrosslingualConfig(Config):
         languages: Of the questions. Default: all others that --data and --calibration have.
         pooling: cls or mean. Default: the checkpoint's.
         layer: Hidden states to pool. Default: the checkpoint's.
+        similarity: dot or cosine. Default: the checkpoint's.
         title: Of a passage: none, join or pair. Default: the checkpoint's.
         query_prefix: Put before every question. Default: the checkpoint's.
         passage_prefix: Put before every passage. Default: the checkpoint's.
@@ -52,6 +53,7 @@ class CrosslingualConfig(Config):
     languages: Annotated[tuple[str, ...], Many] = ()
     pooling: str | None = None
     layer: int | None = None
+    similarity: str | None = None
     title: str | None = None
     query_prefix: str | None = None
     passage_prefix: str | None = None
@@ -131,7 +133,7 @@ def _indexed(config: CrosslingualConfig, calibration: Path | None, way: str) -> 
 
     asked: dict[str, Any] = {
         name: getattr(config, name)
-        for name in ("pooling", "layer", "title", "query_prefix", "passage_prefix")
+        for name in (*("pooling", "layer", "similarity", "title"), "query_prefix", "passage_prefix")
     }
     index = encode.run(
         EncodeConfig(

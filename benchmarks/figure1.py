@@ -239,14 +239,14 @@ def _load(config: Figure1Config, number: int, name: str) -> "Encoder":
         dtype=config.dtype,
         batch_tokens=config.batch_tokens,
         normalize=False,
+        calibrated=False,
         pooling=config.of("pooling", number),
         layer=config.of("layer", number),
         max_length=config.max_length,
         query_prefix=config.query_prefix,
     )
-    if encoder.calibration is not None:
+    if encoder.settings.calibration is not None:
         logger.info("%s: its own calibration is left out; the picture fits its own", name)
-        encoder.calibration = None
     return encoder
 
 

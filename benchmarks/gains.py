@@ -77,11 +77,11 @@ def _entries(path: Path, content: Any, key: str, where: str = "") -> Mapping[str
 def _mean(path: Path, steps: Any, step: str, where: str) -> float:
     value = _entries(path, steps, step, where).get("mean")
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    share = float(value) if number and value is not None else -1.0
+    share = value if number and value is not None else -1
     if not 0 <= share <= 1:
         found = "missing" if value is None else f"{value!r}, not a share from 0 to 1"
         raise UserError(f"{path}: {where}{step}.mean is {found}")
-    return share
+    return float(share)
 
 
 def _name(pair: str) -> str:

@@ -139,6 +139,7 @@ def run(config: BuilderConfig) -> Report:
     Raises:
         UserError: If a file or pair is not there, or no pair has a sentence.
     """
+    check_output(config)
     if config.data is not None:
         texts = from_folder(config.data, config.wanted, config.most, config.seed)
         source: dict[str, Any] = {"data": str(config.data)}
@@ -161,6 +162,19 @@ def run(config: BuilderConfig) -> Report:
     counts = [asdict(each) for each in built]
     write_json(config.output / FILE, {**source, "seed": config.seed, "pairs": counts})
     return Report(config.output, built)
+
+
+def check_output(config: BuilderConfig) -> None:
+    """Fail if what is built would be written among the text it is built from, or anything else.
+
+    Raises:
+        UserError: If the folder is that of the data, or holds files that were not built.
+    """
+    output = config.output
+    if config.data is not None and output.resolve() == config.data.resolve():
+        raise UserError(f"--output {output}: is the folder of --data; choose another")
+    if output.is_dir() and any(output.iterdir()) and not (output / FILE).is_file():
+        raise UserError(f"--output {output}: holds files and no {FILE}; choose an empty folder")
 
 
 def write(folder: Path, text: ParallelText) -> None:

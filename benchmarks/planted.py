@@ -109,9 +109,12 @@ def embedded(config: PlantedConfig) -> Embeddings:
     if len(texts) < config.rows:
         raise UserError(f"{config.texts}: has {len(texts)} sentences of {config.language}")
     encoder = Encoder.load(
-        config.encoder, pooling=config.pooling, layer=config.layer, normalize=False
+        config.encoder,
+        pooling=config.pooling,
+        layer=config.layer,
+        normalize=False,
+        calibrated=False,
     )
-    encoder.calibration = None
     return encoder.encode_queries(texts)
 
 

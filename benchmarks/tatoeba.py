@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from benchmarks.bitext_plot import SUFFIXES
 from benchmarks.bitext_report import Report
 from benchmarks.bitext_scores import Encoded, Scored, Scorer
 from benchmarks.bitext_texts import ALL, Trial, check_size, find_trials, pairs_of
@@ -34,7 +35,7 @@ from ccpretrieve.commandline import command
 from ccpretrieve.config import DTYPES, FORMATS, POOLINGS, Config, Many, Switch, at_least, one_of
 from ccpretrieve.data.parallel import ParallelText, document_range
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import make_directory, write_json
+from ccpretrieve.files import make_directory, read_json, write_json
 from ccpretrieve.retrieval import names
 from ccpretrieve.retrieval.bitext import STEPS
 from ccpretrieve.values import from_words
@@ -112,6 +113,8 @@ class TatoebaConfig(Config):
             raise UserError("two --encoder end in the same name; rename one of their folders")
         if isinstance(self.layer, str) and self.layer != ALL:
             raise UserError(f"--layer {self.layer!r}: give a number, or all")
+        if self.layer == ALL and self.output is not None and self.output.suffix in SUFFIXES:
+            raise UserError(f"--output {self.output}: the picture's own name; name a .json file")
         self._check_calibration()
         document_range(self.documents)
         if self.pairs != (ALL,):
@@ -136,11 +139,12 @@ def run(config: TatoebaConfig) -> Report:
     """
     from ccpretrieve.model.checkpoint import default_encoder
 
+    check_output(config)
     trials = find_trials(config.data, config.languages, config.pairs, config.documents)
     encoders: dict[str, Encoded] = {}
     curves: dict[str, list[Encoded]] = {}
-    for place, name in enumerate(config.encoder or (default_encoder(),)):
-        file = config.calibration[place] if config.calibration else None
+    for number, name in enumerate(config.encoder or (default_encoder(),)):
+        file = config.calibration[number] if config.calibration else None
         encoder, scorer = load(name, config, file)
         check_calibrated(scorer, trials)
         scored = measure(encoder, trials, scorer, shape=config.isomorphism, vectors=config.vectors)
@@ -159,9 +163,34 @@ def run(config: TatoebaConfig) -> Report:
     return report
 
 
+def place(config: TatoebaConfig) -> Path | None:
+    """The file of the scores, if there is to be one."""
+    return config.output or (LAYERS if config.layer == ALL else None)
+
+
+def check_output(config: TatoebaConfig) -> None:
+    """Fail if the scores would take the place of something else.
+
+    Raises:
+        UserError: If a folder, or a file that holds no scores, is there.
+    """
+    output = place(config)
+    if output is None or not output.exists():
+        return
+    if output.is_dir():
+        raise UserError(f"--output {output}: a folder; name a file")
+    other = UserError(f"--output {output}: is there and holds no scores; name another file")
+    try:
+        content = read_json(output)
+    except UserError as error:
+        raise other from error
+    if not isinstance(content, dict) or "encoders" not in content:
+        raise other
+
+
 def write(report: Report, config: TatoebaConfig) -> None:
     """Write the scores, and the picture of a curve, where they are asked for."""
-    output = config.output or (LAYERS if report.curves else None)
+    output = place(config)
     if output is None:
         return
     make_directory(output.parent)
@@ -194,10 +223,11 @@ def load(
     settings: dict[str, Any] = {setting: getattr(config, setting) for setting in asked}
     kind = LayeredEncoder if config.layer == ALL else Encoder
     layer = config.layer if isinstance(config.layer, int) else None
-    encoder = kind.load(name, normalize=False, calibration=calibration, layer=layer, **settings)
-    if encoder.calibration is not None and calibration is None:
+    settings |= {"layer": layer, "normalize": False}
+    encoder = kind.load(name, calibration=calibration, calibrated=False, **settings)
+    if encoder.settings.calibration is not None and calibration is None:
         logger.info("%s: its own calibration is left out; --calibration takes one", name)
-    scorer = Scorer(encoder.calibration if calibration is not None else None)
+    scorer = Scorer(encoder.calibration)
     encoder.calibration = None
     return encoder, scorer
 

@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import logging
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from ccpretrieve.calibration_config import QUERY, ROTATE, CalibrateConfig
 from ccpretrieve.commandline import command
+from ccpretrieve.data.languages import language
 from ccpretrieve.errors import UserError, unknown
-from ccpretrieve.files import make_directory
+from ccpretrieve.files import make_directory, writing_failed
 
 if TYPE_CHECKING:
     from ccpretrieve.data.documents import DocumentSource
     from ccpretrieve.model.calibration_file import Embeddings
     from ccpretrieve.model.encoder import Encoder
     from ccpretrieve.model.fitting import Fitted
-    from ccpretrieve.retrieval.store import Store
+    from ccpretrieve.retrieval.store import Shard, Store
 
 logger = logging.getLogger("ccpretrieve.calibrate")
+LEAST = 2  # texts that have a mean and a spread
 BLOCK = 2048  # texts that are embedded together
 
 
@@ -58,12 +61,12 @@ def run(config: CalibrateConfig) -> str:
     from ccpretrieve.model.calibration_file import Calibration
     from ccpretrieve.model.fitting import Plan, fit
 
-    if config.output.is_dir():
-        raise UserError(f"--output {config.output}: a folder; name a file")
+    pivot = language(config.pivot).code
+    _check_output(config.output)
     texts, encoder = _of_embeddings(config) if config.embeddings else _of_texts(config)
     plan = Plan(
         config.chosen,
-        config.pivot,
+        pivot,
         config.statistic,
         config.share,
         config.rotation_rows,
@@ -75,12 +78,37 @@ def run(config: CalibrateConfig) -> str:
         "steps": list(config.chosen),
         "statistic": config.statistic,
         "shrinkage": config.shrinkage,
-        "pivot": config.pivot if ROTATE in config.chosen else None,
+        "pivot": pivot if ROTATE in config.chosen else None,
         "languages": {code: _note(texts[code], each) for code, each in fitted.items()},
     }
     make_directory(config.output.parent)
     Calibration({code: each.spread for code, each in fitted.items()}, notes).save(config.output)
     return _report(config, fitted)
+
+
+def _check_output(output: Path) -> None:
+    """Fail if the file cannot be written, or would take the place of something else.
+
+    Raises:
+        UserError: If it is a folder, or a file that is no calibration.
+    """
+    from ccpretrieve.model.calibration_file import Calibration
+
+    if output.is_dir():
+        raise UserError(f"--output {output}: a folder; name a file")
+    if output.exists():
+        try:
+            Calibration.load(output)
+        except UserError as error:
+            raise UserError(
+                f"--output {output}: is there and is no calibration; name another file"
+            ) from error
+    above = next(folder for folder in output.absolute().parents if folder.exists())
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise writing_failed(output, error) from error
 
 
 def _of_texts(config: CalibrateConfig) -> tuple[dict[str, Text], dict[str, Any]]:
@@ -96,13 +124,14 @@ def _of_texts(config: CalibrateConfig) -> tuple[dict[str, Text], dict[str, Any]]
         dtype=config.dtype,
         batch_tokens=config.batch_tokens,
         normalize=False,
+        calibrated=False,
         pooling=config.pooling,
         layer=config.layer,
         max_length=config.max_length,
         query_prefix=config.query_prefix,
         passage_prefix=config.passage_prefix,
     )
-    encoder.calibration = None
+    _check_enough(config, sources, encoder.dim)
     texts = {}
     for code, source in sources.items():
         text = texts[code] = Text(iter(()), config.texts)
@@ -136,6 +165,32 @@ def _embedded(
             bar.update(len(block))
 
 
+def _check_enough(
+    config: CalibrateConfig, sources: "Mapping[str, DocumentSource]", dim: int
+) -> None:
+    """Fail before anything is embedded if a language has too little text.
+
+    Raises:
+        UserError: Saying how much there is, and how much is needed.
+    """
+    from ccpretrieve.data.sentences import distinct
+    from ccpretrieve.model.matching import rows_needed
+
+    rotated = ROTATE in config.chosen
+    least = rows_needed(dim) if rotated else LEAST
+    for flag, most in (("--most", config.most), ("--rotation-rows", config.rotation_rows)):
+        if rotated and most < least:
+            raise UserError(f"{flag} {most}: a rotation of {dim} dimensions needs {least} texts")
+    for code, source in sources.items():
+        count = sum(1 for _ in itertools.islice(distinct(source), least))
+        if count < least:
+            what = f"a rotation of {dim} dimensions" if rotated else "a mean and a spread"
+            way = "leave rotate out of --steps" if rotated else "leave it out of --languages"
+            raise UserError(
+                f"{code}: {count} texts; {what} needs {least} or more; {way}, or give more text"
+            )
+
+
 def _of_embeddings(config: CalibrateConfig) -> tuple[dict[str, Text], dict[str, Any]]:
     """Vectors that `encode` left, language by language."""
     from ccpretrieve.retrieval import meta
@@ -143,16 +198,21 @@ def _of_embeddings(config: CalibrateConfig) -> tuple[dict[str, Text], dict[str, 
 
     stores: dict[str, list[Store]] = {}
     encoders: list[dict[str, Any]] = []
+    seen: set[Path] = set()
+    wanted = [language(name).code for name in config.languages]
     for folder in config.embeddings:
         store = Store.open(meta.shards(folder))
+        if store.path.resolve() in seen:
+            raise UserError(f"--embeddings {folder}: its vectors are named twice")
+        seen.add(store.path.resolve())
         store.check_complete()
         code = _language(folder, store.recipe)
         encoders.append(_encoder(folder, store.recipe))
         if encoders[0] != encoders[-1]:
             raise UserError(f"{folder}: was made otherwise than {config.embeddings[0]}")
-        if not config.languages or code in config.languages:
+        if not wanted or code in wanted:
             stores.setdefault(code, []).append(store)
-    for asked in config.languages:
+    for asked in wanted:
         if asked not in stores:
             raise UserError(f"--embeddings: {unknown('language', asked, tuple(stores))}")
     texts = {}
@@ -196,11 +256,32 @@ def _stored(
     left = config.most
     for store in stores:
         for shard in store.shards.values():
-            vectors = store.vectors(shard)[:left]
-            left -= len(vectors)
+            rows = _rows_of_one_language(store, shard)[:left]
+            left -= len(rows)
             text.digest.update(shard.passages.encode())
-            if len(vectors):
-                yield vectors
+            if rows:
+                yield store.vectors(shard)[rows]
+
+
+def _rows_of_one_language(store: "Store", shard: "Shard") -> list[int]:
+    """Rows of the passages that hold text.
+
+    Raises:
+        UserError: If a passage is tagged with another language than its corpus.
+    """
+    from ccpretrieve.data.tags import code_of
+
+    code = store.recipe["corpus"]["language"]
+    rows = []
+    for row, passage in enumerate(store.passages(shard)):
+        if passage.language and code_of(passage.language) != code:
+            raise UserError(
+                f"{store.path.parent}: is said to be in {code}, and passage {passage.id} is in "
+                f"{passage.language}; encode each language by itself, or give the text as --texts"
+            )
+        if not passage.is_empty:
+            rows.append(row)
+    return rows
 
 
 def _note(text: Text, fitted: "Fitted") -> dict[str, Any]:

@@ -88,6 +88,24 @@ def test_a_calibration_of_the_checkpoints_own_is_left_out(folder, tiny_checkpoin
     calibrated = tatoeba.run(config(folder, copy)).encoders
     (before,), (after,) = plain.values(), calibrated.values()
     assert after.scored == before.scored
+    made = {"name": "x", "fingerprint": "0" * 64, "pooling": "mean", "layer": 1}
+    Calibration(dict.fromkeys(TEXTS, spread), {"encoder": made}).save(copy / "c.safetensors")
+    (after,) = tatoeba.run(config(folder, copy)).encoders.values()
+    assert after.scored == before.scored  # not even asked whether it fits
+
+
+def test_scores_take_no_other_files_place(folder, tiny_checkpoint):
+    text = folder / "ja.txt"
+    before = text.read_bytes()
+    with pytest.raises(UserError, match=r"ja\.txt: is there and holds no scores"):
+        tatoeba.run(config(folder, tiny_checkpoint, output=text))
+    assert text.read_bytes() == before
+    with pytest.raises(UserError, match="a folder; name a file"):
+        tatoeba.run(config(folder, tiny_checkpoint, output=folder))
+    with pytest.raises(UserError, match="the picture's own name"):
+        config(folder, tiny_checkpoint, layer="all", output=folder / "layers.svg")
+    for _ in range(2):
+        tatoeba.run(config(folder, tiny_checkpoint, output=folder / "scores.json"))
 
 
 def test_a_side_that_several_texts_share_is_encoded_once(folder, tiny_checkpoint):

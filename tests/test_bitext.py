@@ -81,6 +81,18 @@ def test_a_tie_goes_to_the_lower_row_in_both_directions_and_across_blocks(block)
     assert backward.tolist() == [0, 1, 0, 3, 0]
 
 
+@pytest.mark.parametrize("block", [7, 64, 1000])
+def test_equal_rows_are_a_tie_wherever_they_stand_in_the_blocks_of_a_product(block):
+    for seed in range(60):
+        x = random(seed, 101 + seed, 16)
+        x[-1] = x[3]
+        x[50] = -0.0
+        x[60] = 0.0
+        forward, backward = neighbours(x, x.copy(), block=block)
+        assert 100 + seed not in forward
+        assert 100 + seed not in backward
+
+
 def test_embeddings_that_are_all_one_score_what_guessing_scores():
     x = np.zeros((8, 3), dtype=np.float32)
     x[:, 0] = 2

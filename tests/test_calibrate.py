@@ -1,6 +1,8 @@
 """The command `calibrate`, and what `encode` and `search` make of its file."""
 
 import json
+import math
+import shutil
 
 import numpy as np
 import pytest
@@ -194,6 +196,89 @@ def test_a_calibration_of_other_vectors_is_refused(tmp_path, texts, tiny_checkpo
     Calibration(calibration.languages, notes).save(path)
     with pytest.raises(UserError, match="other weights than"):
         Encoder.load(tiny_checkpoint, device="cpu", calibration=path, layer=1)
+
+
+def test_a_checkpoints_own_calibration_is_not_even_read(tmp_path, texts, tiny_checkpoint):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_checkpoint, copy)
+    settings = json.loads((copy / "ccpretrieve.json").read_text())
+    (copy / "ccpretrieve.json").write_text(json.dumps(settings | {"calibration": "absent"}))
+    path, _ = fitted(tmp_path, texts, copy, layer=1)
+    assert Calibration.load(path).notes["encoder"]["layer"] == 1
+
+
+def test_a_file_that_is_no_calibration_is_never_written_over(tmp_path, texts, tiny_checkpoint):
+    asked = {"texts": str(texts), "encoder": str(tiny_checkpoint), "device": "cpu"}
+    for file in (texts / "fi.txt", tiny_checkpoint / "model.safetensors"):
+        before = file.read_bytes()
+        with pytest.raises(UserError, match="is there and is no calibration"):
+            run(CalibrateConfig(output=file, **asked))
+        assert file.read_bytes() == before
+    for _ in range(2):  # a calibration may be fitted again
+        run(CalibrateConfig(output=tmp_path / "c", **asked))
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_encoded(
+    tmp_path, texts, tiny_checkpoint
+):
+    with pytest.raises(UserError, match=r"c\.safetensors: .*[Nn]ot a directory"):
+        run(
+            CalibrateConfig(
+                texts=str(tmp_path / "none"),
+                encoder=str(tiny_checkpoint),
+                output=texts / "fi.txt" / "c.safetensors",
+            )
+        )
+
+
+def test_too_little_text_is_said_before_anything_is_encoded(
+    tmp_path, texts, tiny_checkpoint, monkeypatch
+):
+    monkeypatch.setattr(Encoder, "encode_queries", None)
+    (texts / "sw.txt").write_text("Nairobi ni mji.\n")
+    with pytest.raises(UserError, match="sw: 1 texts; a mean and a spread needs? 2"):
+        fitted(tmp_path, texts, tiny_checkpoint)
+    dim = Encoder.load(tiny_checkpoint).dim
+    needed = math.ceil((dim + 1) / 0.8)
+    steps = {"steps": "rotate", "languages": ("fi", "ja"), "pivot": "Japanese"}
+    with pytest.raises(UserError, match=f"fi: 3 texts; a rotation of {dim} .* needs {needed}"):
+        fitted(tmp_path, texts, tiny_checkpoint, **steps)
+    with pytest.raises(UserError, match=f"--most 5: a rotation of {dim} dimensions needs {needed}"):
+        fitted(tmp_path, texts, tiny_checkpoint, most=5, **steps)
+
+
+def test_a_pivot_may_be_spelled_in_any_way(tmp_path, texts, tiny_checkpoint):
+    fitted(tmp_path, texts, tiny_checkpoint, pivot="jpn")
+    with pytest.raises(UserError, match="unknown language 'klingon'"):
+        fitted(tmp_path, texts, tiny_checkpoint, pivot="klingon")
+
+
+def test_stored_passages_of_another_language_or_without_text_are_not_counted(
+    tmp_path, tiny_checkpoint
+):
+    def encoded(name, items):
+        write_passages(tmp_path / f"{name}.jsonl", items)
+        return encode(
+            EncodeConfig(
+                corpus=str(tmp_path / f"{name}.jsonl"),
+                encoder=str(tiny_checkpoint),
+                output=tmp_path / name,
+                normalize=False,
+                lang="fi",
+                device="cpu",
+            )
+        )
+
+    passages = [{"id": str(i), "text": text} for i, text in enumerate(FINNISH)]
+    plain = encoded("plain", [*passages, {"id": "e", "text": ""}])
+    output = tmp_path / "c"
+    run(CalibrateConfig(embeddings=(plain,), output=output, languages=("Finnish",)))
+    assert Calibration.load(output).notes["languages"]["fi"]["texts"] == 3
+    with pytest.raises(UserError, match="its vectors are named twice"):
+        run(CalibrateConfig(embeddings=(plain, plain), output=output))
+    mixed = encoded("mixed", [*passages, {"id": "j", "text": JAPANESE[0], "lang": "ja"}])
+    with pytest.raises(UserError, match="said to be in fi, and passage j is in ja"):
+        run(CalibrateConfig(embeddings=(mixed,), output=output))
 
 
 @pytest.mark.parametrize(

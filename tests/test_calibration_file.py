@@ -76,6 +76,45 @@ def test_a_file_of_other_tensors_is_refused(tmp_path):
         Calibration.load(tmp_path / "c")
 
 
+ONES = np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"ja.mean": np.ones(1, np.float32), "fi.mean": ONES}, r"fi\.mean is of shape \(4,\)"),
+        ({"ja.mean": ONES[None], "ja.scale": ONES}, r"ja\.mean is of shape \(1, 4\)"),
+        ({"ja.mean": np.array(1, np.float32)}, r"ja\.mean is of shape \(\)"),
+        ({"ja.scale": ONES, "ja.mean": np.ones(7, np.float32)}, r"ja\.mean is of shape \(7,\)"),
+        ({"ja.rotation": np.eye(4, 3, dtype=np.float32)}, r"ja\.rotation is of shape \(4, 3\)"),
+        ({"ja.rotation": np.zeros((4, 4), np.float32)}, "no orthogonal map"),
+        ({"ja.mean": ONES * np.nan}, "no number"),
+        ({"ja.mean": np.ones(4, np.int64)}, "no number"),
+        ({"ja.scale": ONES * 0}, "not positive"),
+        ({"ja.scale": -ONES}, "not positive"),
+    ],
+)
+def test_statistics_that_cannot_be_applied_are_refused(tmp_path, tensors, message):
+    from safetensors.numpy import save_file
+
+    save_file(tensors, tmp_path / "c")
+    with pytest.raises(UserError, match=message):
+        Calibration.load(tmp_path / "c")
+
+
+def test_a_mean_of_one_number_is_not_spread_over_all_dimensions(tmp_path):
+    Calibration({"ja": Spread(np.ones(1, np.float32))}).save(tmp_path / "c")
+    with pytest.raises(UserError, match="another width"):
+        Calibration.load(tmp_path / "c").transform(np.ones((2, 4), np.float32), "ja")
+
+
+@pytest.mark.parametrize("notes", [[1], None, {"encoder": 1}, {"encoder": {"name": "e"}}])
+def test_damaged_notes_are_refused(tmp_path, notes):
+    Calibration({"ja": Spread(ONES)}, notes).save(tmp_path / "c")
+    with pytest.raises(UserError, match="its notes are damaged"):
+        Calibration.load(tmp_path / "c")
+
+
 def test_rows_of_several_languages_are_each_calibrated_as_their_own():
     x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     calibration = Calibration({"ja": Spread.fit(x), "fi": Spread.fit(2 * x + 1)})

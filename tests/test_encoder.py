@@ -49,6 +49,19 @@ def test_queries_have_their_own_prefix(tiny_checkpoint):
     np.testing.assert_allclose(ours, by_hand(tiny_checkpoint, ["query: a b c"]), atol=1e-6)
 
 
+def test_a_question_loses_its_last_mark_where_the_setting_says_so(tiny_checkpoint):
+    plain = Encoder.load(tiny_checkpoint)
+    stripping = Encoder.load(tiny_checkpoint, strip_question_mark=True)
+    asked = ["a b? c?", "a b c", "a b c??", "a b c \uff1f"]
+    bare = ["a b? c", "a b c", "a b c?", "a b c \uff1f"]  # one ASCII mark, at the end
+    np.testing.assert_allclose(
+        stripping.encode_queries(asked), plain.encode_queries(bare), atol=1e-6
+    )
+    assert np.abs(plain.encode_queries(asked) - plain.encode_queries(bare))[0].max() > 1e-3
+    passages = [stripping.encode_passages(["a b c?"]), plain.encode_passages(["a b c?"])]
+    np.testing.assert_array_equal(*passages)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("layer", [-1, 0, 1, 2])
 def test_every_layer_and_pooling_equals_transformers(tiny_checkpoint, pooling, layer):

@@ -6,10 +6,10 @@ import pytest
 
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
+from ccpretrieve.files import sampled_hash
 from ccpretrieve.retrieval import faiss_index
 from ccpretrieve.retrieval.faiss_index import Index, Lines, reason
 from ccpretrieve.retrieval.index_builder import build, exact, sample, write_flat
-from ccpretrieve.retrieval.meta import sampled_hash
 from ccpretrieve.retrieval.store import FOLDER, Store
 
 COUNT, DIM, SHARD = 500, 16, 64

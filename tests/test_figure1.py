@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from itertools import combinations
@@ -499,6 +500,7 @@ def test_all_languages_stand_on_the_page_in_several_columns():
         (lambda c: pair(c)["raw"].update(mean=80.2), "raw.mean is 80.2, not a share from 0 to 1"),
         (lambda c: pair(c)["raw"].update(mean=True), "raw.mean is True, not a share"),
         (lambda c: pair(c)["raw"].update(mean=float("nan")), "raw.mean is nan, not a share"),
+        (lambda c: pair(c)["raw"].update(mean=10**400), "0, not a share"),
     ],
 )
 def test_scores_with_something_missing_are_refused(tmp_path, change, message):
@@ -508,6 +510,15 @@ def test_scores_with_something_missing_are_refused(tmp_path, change, message):
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=re.escape(message)):
         read_gains(path)
+
+
+def test_a_calibration_of_the_checkpoints_own_is_not_even_read(folder, tiny_checkpoint, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_checkpoint, copy)
+    settings = json.loads((copy / "ccpretrieve.json").read_text())
+    (copy / "ccpretrieve.json").write_text(json.dumps(settings | {"calibration": "absent"}))
+    encoder = figure1._load(config(folder, copy, tmp_path / "out"), 0, str(copy))
+    assert encoder.calibration is None
 
 
 def pair(content):

@@ -175,6 +175,21 @@ def test_settings_that_cannot_work_are_refused(dump, tmp_path):
         run(BuilderConfig(pairs=("jpn-deu",), output=tmp_path / "o", **dump))
 
 
+def test_text_that_is_there_is_never_written_over(dump, tmp_path):
+    data = tmp_path / "d"
+    data.mkdir()
+    (data / "fra-deu.fra").write_text("un\ndeux\n")
+    (data / "fra-deu.deu").write_text("eins\nzwei\n")
+    asked = {"pairs": ("fra-deu",), "most": 1}
+    with pytest.raises(UserError, match="is the folder of --data"):
+        run(BuilderConfig(data=data, output=tmp_path / "x" / ".." / "d", **asked))
+    with pytest.raises(UserError, match=r"holds files and no built\.json"):
+        run(BuilderConfig(output=data, **asked, **dump))
+    assert (data / "fra-deu.fra").read_text() == "un\ndeux\n"
+    for _ in range(2):  # what was built may be built again
+        run(BuilderConfig(data=data, output=tmp_path / "o", **asked))
+
+
 def test_texts_of_the_draw_alone_are_held(dump, tmp_path, monkeypatch):
     asked = []
     texts = parallel_builder._texts

@@ -167,6 +167,17 @@ def test_an_index_takes_no_other_encoder_from_python_either(made, tiny_checkpoin
     assert Index.load(made, encoder=Encoder.load(tiny_checkpoint)).search(["fact"], 1)
 
 
+def test_an_index_older_than_a_setting_was_made_with_its_default(made, tiny_checkpoint):
+    path = made / "meta.json"
+    meta = json.loads(path.read_text())
+    assert meta["encoder"]["settings"].pop("strip_question_mark") is False
+    path.write_text(json.dumps(meta))
+    assert Index.load(made, encoder=Encoder.load(tiny_checkpoint)).search(["fact"], 1)
+    stripping = Encoder.load(tiny_checkpoint, strip_question_mark=True)
+    with pytest.raises(UserError, match="settings strip_question_mark was False, now True"):
+        Index.load(made, encoder=stripping)
+
+
 def test_another_tag_is_an_error_and_a_longer_name_is_another_corpus(folder, made, tiny_checkpoint):
     with pytest.raises(UserError, match="no index is tagged 'nonexist'"):
         search.run(SearchConfig("x", tag="nonexist"))

@@ -37,6 +37,8 @@ Embeddings = NDArray[np.float32]
 DEAD = 1e-8
 #: Key of the header that holds the notes, as JSON.
 NOTES = "ccpretrieve"
+#: What the notes say of the encoder, by which another is told.
+ENCODER = {"name", "fingerprint", "pooling", "layer"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,15 @@ class Spread:
         return cls(mean=mean, scale=deviation.astype(np.float32))
 
     def transform(self, embeddings: Embeddings) -> Embeddings:
-        """Shift, scale and rotate, as far as fitted; a new array of shape ``(N, D)``."""
+        """Shift, scale and rotate, as far as fitted; a new array of shape ``(N, D)``.
+
+        Raises:
+            ValueError: If they are of another width than what was fitted.
+        """
+        width = embeddings.shape[-1]
+        for value in (self.mean, self.scale, self.rotation):
+            if value is not None and value.shape[-1] != width:
+                raise ValueError(f"{value.shape[-1]}, not {width}")
         out = embeddings.astype(np.float32, copy=True)
         if self.mean is not None:
             out -= self.mean
@@ -95,6 +105,48 @@ def check_finite(embeddings: NDArray[Any]) -> None:
     bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
     if len(bad):
         raise ValueError(f"embedding {bad[0]} of {len(embeddings)} holds a NaN or infinity")
+
+
+def _check_statistics(path: Path, languages: Mapping[str, Spread]) -> None:
+    """Fail unless all statistics of a file can be applied to vectors of one width.
+
+    NumPy would spread a mean of one number over all dimensions, and divide by zero.
+
+    Raises:
+        UserError: Naming the first tensor that cannot.
+    """
+    tensors = {
+        f"{language}.{step}": value
+        for language, spread in languages.items()
+        for step, value in vars(spread).items()
+        if value is not None
+    }
+    width = min(max(value.shape, default=0) for value in tensors.values())
+    for name, value in tensors.items():
+        if fault := _fault(name.rpartition(".")[2], value, width):
+            raise UserError(f"{path}: {name} {fault}; fit the calibration again")
+
+
+def _fault(step: str, value: NDArray[Any], width: int) -> str:
+    """Why a tensor cannot be applied to vectors of a width, ``""`` if it can."""
+    square = step == "rotation"
+    if not width or value.shape != ((width, width) if square else (width,)):
+        return f"is of shape {value.shape} where others are {width} wide"
+    if value.dtype.kind != "f" or not np.isfinite(value).all():
+        return "holds what is no number"
+    if step == "scale" and value.min() <= 0:
+        return "is not positive"
+    if square and not np.allclose(np.linalg.norm(value, axis=1), 1, atol=1e-2):
+        return "is no orthogonal map"
+    return ""
+
+
+def _check_notes(path: Path, notes: Any) -> None:
+    """Fail unless the notes, where they name an encoder, say what is compared with another's."""
+    encoder = notes.get("encoder", {}) if isinstance(notes, dict) else None
+    named = isinstance(encoder, dict) and (not encoder or encoder.keys() >= ENCODER)
+    if not named:
+        raise UserError(f"{path}: its notes are damaged; fit the calibration again")
 
 
 @dataclass(frozen=True)
@@ -116,7 +168,8 @@ class Calibration:
         """Read a calibration file.
 
         Raises:
-            UserError: If it is missing, not safetensors, or holds other tensors.
+            UserError: If it is missing, not safetensors, or holds other tensors or such as cannot
+                be applied.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -134,6 +187,8 @@ class Calibration:
             raise UserError(f"{path}: holds tensors that are no mean, scale or rotation") from error
         if not languages:
             raise UserError(f"{path}: holds no language")
+        _check_notes(path, notes)
+        _check_statistics(path, languages)
         return cls(languages, notes, path)
 
     def save(self, path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccpretrieve.config import DTYPES, a_device, one_of
+from ccpretrieve.data.inputs import passage_text, question_text
 from ccpretrieve.data.records import Passage
 from ccpretrieve.data.tags import code_of
 from ccpretrieve.errors import UserError
@@ -90,6 +91,7 @@ class Encoder:
         dtype: str | None = None,
         batch_tokens: int | None = None,
         calibration: Path | None = None,
+        calibrated: bool = True,
         **overrides: Any,
     ) -> Self:
         """Open a checkpoint.
@@ -102,6 +104,7 @@ class Encoder:
             batch_tokens: Tokens of one forward pass, padding included; None for 1024 on the CPU,
                 whose caches a larger batch overflows, and 16384 elsewhere.
             calibration: Calibration file; None for the one the settings name, if any.
+            calibrated: Read that one; False for vectors as pooled, whatever the settings name.
             **overrides: Fields of :class:`EncoderSettings`, or ``max_length``; None is no wish.
 
         Raises:
@@ -111,7 +114,7 @@ class Encoder:
         path = checkpoint.locate(name)
         settings, source = read_settings(path, name)
         settings = settings.override(**overrides)
-        if calibration is None and settings.calibration is not None:
+        if calibration is None and calibrated and settings.calibration is not None:
             calibration = inside(path, settings.calibration)
         where = choose_device(device)
         encoder = cls(
@@ -215,7 +218,8 @@ class Encoder:
         self, queries: Sequence[str], *, language: str | Sequence[str] = ""
     ) -> Encoded:
         """As :meth:`encode_queries`, with the counts."""
-        texts = [self.settings.query_prefix + query for query in queries]
+        prefix, strips = self.settings.query_prefix, self.settings.strip_question_mark
+        texts = [question_text(each, prefix=prefix, strip_question_mark=strips) for each in queries]
         return self._embed(checkpoint.QUERY, texts, self.settings.query_length, language)
 
     def embed_passages(self, passages: Sequence[Passage], *, language: str = "") -> Encoded:
@@ -230,12 +234,8 @@ class Encoder:
         return _tokenize(self._tower(checkpoint.PASSAGE), texts, self.settings.passage_length)
 
     def _segments(self, passage: Passage) -> str | tuple[str, str]:
-        prefix = self.settings.passage_prefix
-        if not passage.title or self.settings.title == "drop":
-            return prefix + passage.text
-        if self.settings.title == "pair":
-            return prefix + passage.title, passage.text
-        return f"{prefix}{passage.title} {passage.text}"
+        settings = self.settings
+        return passage_text(passage, prefix=settings.passage_prefix, title=settings.title)
 
     def _tower(self, role: str) -> Tower:
         path = checkpoint.tower(self.path, role)

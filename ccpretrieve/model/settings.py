@@ -41,6 +41,7 @@ class EncoderSettings:
         query_prefix: Put before every query.
         passage_prefix: Put before every passage, that is before its title.
         title: ``pair`` two segments, ``join`` title, space, text, ``drop`` the text alone.
+        strip_question_mark: Strip the last ``?`` of a query, as DPR's own fine-tuning does.
         calibration: Calibration file beside the checkpoint, by relative path; None for none.
     """
 
@@ -53,6 +54,7 @@ class EncoderSettings:
     query_prefix: str = ""
     passage_prefix: str = ""
     title: str = "pair"
+    strip_question_mark: bool = False
     calibration: str | None = None
 
     def __post_init__(self) -> None:
@@ -128,8 +130,9 @@ def write_settings(directory: Path, settings: EncoderSettings) -> None:
     """Write ``ccpretrieve.json``, and ``modules.json`` so that sentence-transformers agrees.
 
     ``modules.json`` is left out where sentence-transformers has no word for the setting: a layer
-    other than the last, or the model's own pooler. Titles as a pair it has no word for either;
-    a passage without a title gets the same vector.
+    other than the last, or the model's own pooler. Titles as a pair and question marks stripped it
+    has no word for either; a passage without a title and a question without a mark get the same
+    vector.
     """
     from ccpretrieve.files import write_json
 

@@ -84,6 +84,7 @@ def neighbours(
     forward = np.empty(len(x), dtype=np.int64)
     backward = np.zeros(len(y), dtype=np.int64)
     best = np.full(len(y), -np.inf, dtype=np.float32)
+    first_x, first_y = _first_equal(x), _first_equal(y)
     columns = np.arange(len(y))
     for start in range(0, len(x), block):
         cosine = x[start : start + block] @ y.T  # (block, M)
@@ -93,7 +94,18 @@ def neighbours(
         better = found > best  # strictly: the lower row keeps a tie
         best[better] = found[better]
         backward[better] = rows[better] + start
-    return forward, backward
+    return first_y[forward], first_x[backward]
+
+
+def _first_equal(rows: Embeddings) -> NDArray[np.int64]:
+    """Of each row the first that equals it, shape ``(N,)``.
+
+    A matrix product may round equal rows differently at the edges of its blocks, and so break a
+    tie either way.
+    """
+    seen: dict[bytes, int] = {}
+    places = (seen.setdefault(row.tobytes(), place) for place, row in enumerate(rows + 0.0))
+    return np.fromiter(places, np.int64, len(rows))
 
 
 def accuracy_by_step(x: Embeddings, y: Embeddings) -> dict[str, Accuracy]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from ccpretrieve.data.records import Passage
 from ccpretrieve.errors import UserError
+from ccpretrieve.files import sampled_hash
 from ccpretrieve.retrieval import meta as metadata
 from ccpretrieve.retrieval.store import FOLDER, Store, mend
 
@@ -242,7 +243,7 @@ def _check(path: Path, said: dict[str, Any], index: Any) -> None:
     with (path / DOCID).open("rb") as stream:
         if hashlib.file_digest(stream, "sha256").hexdigest() != said["docid"]:
             raise UserError(f"{path}: docid changed since it was written; {_mend(path)}")
-    if said.get("sampled", sampled := metadata.sampled_hash(path / INDEX)) != sampled:
+    if said.get("sampled", sampled := sampled_hash(path / INDEX)) != sampled:
         raise UserError(f"{path}: index changed since it was written; {_mend(path)}")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import atomic, write_json
+from ccpretrieve.files import atomic, sampled_hash, write_json
 from ccpretrieve.retrieval import meta as metadata
 from ccpretrieve.retrieval.faiss_index import DOCID, INDEX, Vectors, reason
 from ccpretrieve.retrieval.store import Store
@@ -84,7 +84,7 @@ def build(store: Store, folder: Path, kind: str, shards: str, *, seed: int = 0) 
             stream.write(ids)
     described = {
         **{"kind": kind, "count": store.count, "dim": dim, "docid": digest.hexdigest()},
-        "sampled": metadata.sampled_hash(folder / INDEX),
+        "sampled": sampled_hash(folder / INDEX),
     }
     content = metadata.build(store.recipe, described, shards)
     write_json(folder / metadata.FILE, content)

@@ -11,9 +11,8 @@ An index is searched with the weights and settings it was made with. Nothing els
 prefix or pooling gives plausible rankings that are quietly worse.
 """
 
-import hashlib
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ import ccpretrieve
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
 from ccpretrieve.model.checkpoint import locate
+from ccpretrieve.model.settings import EncoderSettings
 from ccpretrieve.retrieval.store import FOLDER, differences
 
 if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
 
 FILE = "meta.json"
-#: A large file is hashed in so many places, so many bytes in each; a smaller one as a whole.
-_PLACES, _BLOCK = 64, 1 << 16
 #: What a description must have, by type.
 _SHAPE: dict[str, Any] = {
     "corpus": {"name": str},
@@ -74,7 +72,8 @@ def build(recipe: Mapping[str, Any], index: Mapping[str, Any], shards: str) -> A
 
     Args:
         recipe: Of the shards: corpus and encoder.
-        index: Kind, count, dim, the SHA-256 of ``docid``, and :func:`sampled_hash` of ``index``.
+        index: Kind, count, dim, the SHA-256 of ``docid``, and
+            :func:`~ccpretrieve.files.sampled_hash` of ``index``.
         shards: Their folder, relative to the index.
     """
     return {
@@ -87,25 +86,6 @@ def build(recipe: Mapping[str, Any], index: Mapping[str, Any], shards: str) -> A
             **{name: _version(name) for name in ("torch", "transformers", "faiss-cpu", "numpy")},
         },
     }
-
-
-def sampled_hash(path: Path) -> str:
-    """SHA-256 over the size of a file and 64 KiB in 64 places of it, which costs next to nothing.
-
-    Of a file up to 4 MiB it sees every byte. In a larger one it finds that another was put in its
-    place, not that a single byte has changed.
-    """
-    size = path.stat().st_size
-    digest = hashlib.sha256(f"{size}\n".encode())
-    last = max(0, size - _BLOCK)
-    places: Sequence[int] = range(0, size, _BLOCK)
-    if len(places) > _PLACES:
-        places = [place * last // (_PLACES - 1) for place in range(_PLACES)]
-    with path.open("rb") as stream:
-        for place in places:
-            stream.seek(place)
-            digest.update(stream.read(_BLOCK))
-    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:
@@ -217,9 +197,10 @@ def refuse_another(folder: Path, meta: Mapping[str, Any], encoder: "Encoder") ->
             f"({made['fingerprint'][:12]}), not with {now['name']} ({now['fingerprint'][:12]}); "
             "search with the first, or encode again with the second, under another --tag"
         )
-    changed = differences({"settings": made["settings"]}, {"settings": now["settings"]})
-    before, after = made["calibration"] or {}, now["calibration"] or {}
-    if before.get("fingerprint") != after.get("fingerprint"):
+    before = vars(EncoderSettings()) | made["settings"]  # settings that are newer than the index
+    changed = differences({"settings": before}, {"settings": now["settings"]})
+    old, new = made["calibration"] or {}, now["calibration"] or {}
+    if old.get("fingerprint") != new.get("fingerprint"):
         changed.append("the calibration file is another one")
     if changed:
         raise UserError(
