@@ -32,9 +32,7 @@ from torch import Tensor
 
 from ccpretrieve.data.windows import same_window
 from ccpretrieve.errors import UserError, unknown
-
-REDUCTIONS = ("mean", "sum")
-WINDOW_POSITIVES = ("keep", "mask")
+from ccpretrieve.training_config import REDUCTIONS, WINDOW_POSITIVES
 
 #: Label of a token that MLM does not predict.
 UNPREDICTED = -100
@@ -163,6 +161,75 @@ def mlm_loss(logits: Tensor, labels: Tensor) -> Tensor:
         selected = _at_least_float32(logits[predicted])  # (n, V)
         total = F.cross_entropy(selected, labels[predicted], reduction="sum")
         return total / max(1, len(selected))
+
+
+class RankingLoss(NamedTuple):
+    """What :func:`dpr_loss` found.
+
+    Attributes:
+        loss: Mean over questions, in nats; a scalar with gradient.
+        accuracy: Share of questions whose passage beats all others; a draw is none.
+    """
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+def dpr_loss(
+    q: Tensor,
+    p: Tensor,
+    targets: Tensor,
+    *,
+    similarity: str = "dot",
+    temperature: float = 1.0,
+    masked: Tensor | None = None,
+) -> RankingLoss:
+    """DPR's loss (section 4.3): the passage of a question among those of all questions.
+
+        l(i) = -log( exp(s(q_i, p_t(i)) / tau) / sum_k exp(s(q_i, p_k) / tau) )
+
+    Computed in float32 inside autocast too (float64 stays float64).
+
+    Args:
+        q: Questions, shape ``(N, D)``.
+        p: Passages, positives and negatives, shape ``(P, D)``.
+        targets: t, the row of ``p`` that answers each question, int64, shape ``(N,)``.
+        similarity: ``dot`` or ``cosine``.
+        temperature: tau, above 0; DPR has 1.
+        masked: ``[i, k]`` True takes passage k from the denominator of question i, but for its own
+            passage; bool, shape ``(N, P)``.
+
+    Raises:
+        UserError: If the temperature is not positive.
+        ValueError: If shapes do not fit.
+    """
+    if q.ndim != 2 or p.ndim != 2 or q.shape[1] != p.shape[1] or targets.shape != q.shape[:1]:
+        raise ValueError(
+            f"q {tuple(q.shape)}, p {tuple(p.shape)} and targets {tuple(targets.shape)} do not "
+            "fit: expected (N, D), (P, D), (N,)"
+        )
+    if masked is not None and masked.shape != (len(q), len(p)):
+        raise ValueError(f"masked is {tuple(masked.shape)}, expected ({len(q)}, {len(p)})")
+    if not temperature > 0:
+        raise UserError(f"--temperature must be above 0, got {temperature}")
+    rows = torch.arange(len(q), device=q.device)
+    with torch.autocast(q.device.type, enabled=False):
+        q, p = _at_least_float32(q), _at_least_float32(p)
+        if similarity == "cosine":
+            q, p = (F.normalize(side, dim=1, eps=_LEAST) for side in (q, p))
+        scores = (q / temperature) @ p.T  # (N, P)
+        lowest = torch.finfo(scores.dtype).min
+        if masked is not None:
+            kept = masked.clone()
+            kept[rows, targets] = False
+            scores = scores.masked_fill(kept, lowest)
+        loss = F.cross_entropy(scores, targets)
+    with torch.no_grad():
+        own = scores[rows, targets]
+        others = scores.detach().clone()
+        others[rows, targets] = lowest
+        accuracy = (own > others.amax(dim=1)).to(loss.dtype).mean()
+    return RankingLoss(loss, accuracy)
 
 
 def _check(z: Tensor, windows: Tensor, bank: Tensor, ignored: Tensor | None) -> None:
