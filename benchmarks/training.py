@@ -165,7 +165,8 @@ def ours(settings: dict[str, Any]) -> dict[str, float]:
     config = _config(settings)
     folder = make_directory(config.output / FOLDER)
     processes = Processes(config, folder)
-    objective, _ = pretrain.prepare(config, folder, processes)
+    found = pretrain.inputs(config, processes)
+    objective, _ = pretrain.prepare(config, found, folder, processes)
     trainer = Trainer(config, objective, processes, States(config.output, processes))
     begun = 0.0
     updated = objective.updated
@@ -192,7 +193,9 @@ def bare(settings: dict[str, Any]) -> dict[str, float]:
 
     config = _config(settings)
     folder = make_directory(config.output / FOLDER)
-    objective, _ = pretrain.prepare(config, folder, Processes(config, folder))
+    processes = Processes(config, folder)
+    found = pretrain.inputs(config, processes)
+    objective, _ = pretrain.prepare(config, found, folder, processes)
     model = objective.module.whole.base_model.train()
     batches = [objective.batcher.next() for _ in range(settings["steps"] + 2)]
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -172,20 +172,23 @@ class Terminated(BaseException):
     """SIGTERM arrived; unwinds like Ctrl-C, so that locks and partial files are cleaned up."""
 
 
-def _terminated(signum: int, frame: object) -> None:
-    raise Terminated
-
-
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM unwind the block, also where Python would swallow the exception.
 
     A signal that arrives while a callback or a destructor runs (importing a library runs many) is
-    reported as ignored; here it is raised again a moment later.
+    reported as ignored; here it is raised again a moment later. A library that takes it for a fault
+    of its own, such as a module that is not there, raises another exception in its place.
     """
-    signal.signal(signal.SIGTERM, _terminated)
-    if signal.getsignal(signal.SIGINT) is _not_begun:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    arrived: list[type[BaseException]] = []
+
+    def arrive(signum: int, frame: object) -> None:
+        arrived.append(KeyboardInterrupt if signum == signal.SIGINT else Terminated)
+        raise arrived[-1]
+
+    signal.signal(signal.SIGTERM, arrive)
+    if signal.getsignal(signal.SIGINT) in (_not_begun, signal.default_int_handler):
+        signal.signal(signal.SIGINT, arrive)
     before = sys.unraisablehook
 
     def again(swallowed: "sys.UnraisableHookArgs") -> None:
@@ -203,8 +206,14 @@ def _interrupts() -> Iterator[None]:
     sys.unraisablehook = again
     try:
         yield
+    except Exception as error:
+        if arrived:
+            raise arrived[0] from error
+        raise
     finally:
         sys.unraisablehook = before
+        if signal.getsignal(signal.SIGINT) is arrive:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def await_libraries() -> None:

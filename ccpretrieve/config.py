@@ -53,14 +53,19 @@ def at_least(flag: str, value: int | None, least: int) -> None:
         raise UserError(f"{flag} must be at least {least}, got {value}")
 
 
-def a_device(name: str | None) -> None:
+def a_device(name: str | None, flag: str = "--device") -> None:
     """Fail if ``name`` is a torch device that holds no numbers; others are torch's to judge.
 
     Raises:
         UserError: Naming the flag.
     """
     if name is not None and name.partition(":")[0] == "meta":
-        raise UserError(f"--device {name} holds shapes and no numbers; use cpu or cuda")
+        raise UserError(f"{flag} {name} holds shapes and no numbers; use cpu or cuda")
+
+
+def flag_of(field: str) -> str:
+    """A field's flag without its hyphens, and its YAML key: ``from_`` is ``from``."""
+    return field.replace("_", "-").strip("-")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for setting, text in self._texts():
-            flag = f"--{setting.name.replace('_', '-')}" if setting.kw_only else setting.name
+            flag = f"--{flag_of(setting.name)}" if setting.kw_only else setting.name
             if not text and setting.default != text and setting.name not in MAY_BE_EMPTY:
                 raise UserError(f"{flag} is empty; give it a value, or leave it out")
             try:

@@ -1,10 +1,10 @@
 """Settings of the commands that train: one frozen dataclass each, as in :mod:`ccpretrieve.config`.
 
 What the paper leaves open (DESIGN 4 lists it) is a setting here; a default that is not the paper's
-says so on its line.
+says so on its line. The names that a setting may have stand here once; the models import them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -20,8 +20,19 @@ from ccpretrieve.config import (
 )
 from ccpretrieve.errors import UserError
 
+REDUCTIONS = ("mean", "sum")
+WINDOW_POSITIVES = ("keep", "mask")
 BANKS = ("language", "shared", "none")
+BANK_ENTRIES = ("contexts", "both", "evaluated")
 BATCH_NORMS = ("asymmetric", "plain", "shuffled", "none")
+HEADS = ("one", "two")
+HEAD_ORDERS = ("evaluation-first", "centers-first")
+HEAD_STATISTICS = ("first-batch", "unit")
+ACTIVATIONS = ("relu", "gelu", "none")
+TRACKERS = ("tensorboard", "wandb")
+#: Pieces that a vocabulary has at least: special ones, bytes, the mark of a space and a letter.
+LEAST_VOCABULARY = 5 + 256 + 2
+SCRATCH_LAYERS = 4
 
 
 def share(flag: str, value: float) -> None:
@@ -51,7 +62,8 @@ class TrainingConfig(Config):
     Attributes:
         output: Folder of the trained checkpoint; what resuming needs lies in its training/.
         batch_size: Windows (or questions) of one forward pass in one process.
-        accumulated_batch_size: Of one update of the parameters, over all processes.
+        accumulated_batch_size: Of one update of the parameters, over all processes. Default: one
+            forward pass of each.
         learning_rate: After the warm-up.
         warmup_steps: Updates over which the rate rises from 0 (not in any text we have).
         schedule: constant after the warm-up, or linear down to 0 at --max-steps.
@@ -63,7 +75,8 @@ class TrainingConfig(Config):
         log_steps: Updates between two lines of the log.
         save_steps: Updates between two states kept for --resume; the newest is kept, and the best.
         eval_steps: Updates between two evaluations.
-        trackers: Of tensorboard and wandb. Default: tensorboard where it is installed.
+        patience: Stop after so many evaluations without a better one.
+        trackers: Of tensorboard and wandb, or none. Default: tensorboard where it is installed.
         gradient_checkpointing: Compute activations twice rather than keep them.
         compile: Compile the encoder with torch.compile.
         seed: Of weights, order, masks and dropout.
@@ -75,7 +88,7 @@ class TrainingConfig(Config):
 
     output: Path
     batch_size: int = 32
-    accumulated_batch_size: int = 2048
+    accumulated_batch_size: int | None = None
     learning_rate: float = 3e-5
     warmup_steps: int = 1000
     schedule: str = "constant"
@@ -87,6 +100,7 @@ class TrainingConfig(Config):
     log_steps: int = 10
     save_steps: int = 500
     eval_steps: int = 500
+    patience: int | None = None
     trackers: Annotated[tuple[str, ...], Many] | None = None
     gradient_checkpointing: Annotated[bool, Switch] = False
     compile: Annotated[bool, Switch] = False
@@ -101,7 +115,10 @@ class TrainingConfig(Config):
         one_of("schedule", self.schedule, ("constant", "linear"))
         one_of("optimizer", self.optimizer, ("adam", "adamw"))
         one_of("dtype", self.dtype, DTYPES)
-        for name in ("batch_size", "max_steps", "log_steps", "save_steps", "eval_steps"):
+        for name in (
+            *("batch_size", "accumulated_batch_size", "max_steps"),
+            *("log_steps", "save_steps", "eval_steps", "patience"),
+        ):
             at_least(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         at_least("--warmup-steps", self.warmup_steps, 0)
         at_least("--seed", self.seed, 0)
@@ -113,13 +130,15 @@ class TrainingConfig(Config):
                 raise UserError(f"{flag} must be 0 or more, got {value}")
         if self.weight_decay and self.optimizer != "adamw":
             raise UserError("--weight-decay needs --optimizer adamw")
-        if self.accumulated_batch_size % self.batch_size:
+        if (self.accumulated_batch_size or 0) % self.batch_size:
             raise UserError(
                 f"--accumulated-batch-size {self.accumulated_batch_size} must be a multiple of "
                 f"--batch-size {self.batch_size}"
             )
         for tracker in self.trackers or ():
-            one_of("tracker", tracker, ("tensorboard", "wandb"))
+            one_of("tracker", tracker, (*TRACKERS, "none"))
+        if "none" in (self.trackers or ()) and self.trackers != ("none",):
+            raise UserError("--trackers none goes with no other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +147,7 @@ class PretrainConfig(TrainingConfig):
 
     Attributes:
         corpus: Folder or file of documents, or hf:<dataset> with a configuration a language.
+        accumulated_batch_size: Windows of one update of the parameters, over all processes.
         encoder: Checkpoint to start from, a directory or a hub name.
         languages: Codes such as en or ja. Default: all that --corpus has.
         pooling: cls as in the paper, or mean. Default: the checkpoint's.
@@ -172,7 +192,7 @@ class PretrainConfig(TrainingConfig):
         language_exponent: a of p_l ~ n_l^a, the probability of a language.
         shuffle_buffer: Documents a language that windows are drawn from at a time.
         freeze_embeddings: Leave the token embeddings as they are.
-        layers: Keep only the first layers of --encoder.
+        layers: Keep only the first layers of --encoder; with --from-scratch how many, 4 by default.
         trim_vocabulary: Keep only the tokens that the corpus uses.
         from_scratch: Random weights and a tokenizer trained on the corpus; --encoder is not used.
         scratch_vocabulary: Tokens of that tokenizer.
@@ -187,6 +207,7 @@ class PretrainConfig(TrainingConfig):
     """
 
     corpus: str
+    accumulated_batch_size: int = 2048
     encoder: str | None = None
     languages: Annotated[tuple[str, ...], Many] = ()
     pooling: str | None = None
@@ -248,23 +269,25 @@ class PretrainConfig(TrainingConfig):
             )
         if self.eval_parallel is None and (self.eval_languages or self.eval_documents):
             raise UserError("--eval-languages and --eval-documents need --eval-parallel")
+        a_device(self.bank_device, "--bank-device")
         self._check_names()
         self._check_numbers()
+        self._check_scratch()
 
     def _check_names(self) -> None:
         one_of("pooling", self.pooling, POOLINGS)
         one_of("positive", self.positive, ("context", "random", "same"))
-        one_of("reduction", self.reduction, ("mean", "sum"))
-        one_of("window-positives", self.window_positives, ("keep", "mask"))
+        one_of("reduction", self.reduction, REDUCTIONS)
+        one_of("window-positives", self.window_positives, WINDOW_POSITIVES)
         one_of("bank", self.bank, BANKS)
-        one_of("bank-entries", self.bank_entries, ("contexts", "both", "evaluated"))
+        one_of("bank-entries", self.bank_entries, BANK_ENTRIES)
         one_of("bank-scope", self.bank_scope, ("process", "all"))
         one_of("bank-dtype", self.bank_dtype, DTYPES)
         one_of("batch-norm", self.batch_norm, BATCH_NORMS)
-        one_of("head", self.head, ("one", "two"))
-        one_of("head-statistics", self.head_statistics, ("first-batch", "unit"))
-        one_of("head-order", self.head_order, ("centers-first", "evaluation-first"))
-        one_of("head-activation", self.head_activation, ("relu", "gelu", "none"))
+        one_of("head", self.head, HEADS)
+        one_of("head-statistics", self.head_statistics, HEAD_STATISTICS)
+        one_of("head-order", self.head_order, HEAD_ORDERS)
+        one_of("head-activation", self.head_activation, ACTIVATIONS)
 
     def _check_numbers(self) -> None:
         if self.batch_norm != "none":
@@ -274,8 +297,6 @@ class PretrainConfig(TrainingConfig):
                 f"--batch-size {self.batch_size}: shuffled batch norm needs 2 windows in each of "
                 f"its {self.head_groups} groups; raise it, or lower --head-groups"
             )
-        for name in ("scratch_vocabulary", "scratch_width", "scratch_heads"):
-            at_least(f"--{name.replace('_', '-')}", getattr(self, name), 1)
         positive("--head-momentum", self.head_momentum)
         if self.head_learning_rate is not None:
             positive("--head-learning-rate", self.head_learning_rate)
@@ -307,4 +328,22 @@ class PretrainConfig(TrainingConfig):
             raise UserError(
                 f"--contexts {self.contexts}: a radius of {self.radius} has {2 * self.radius} "
                 "at most"
+            )
+
+    def _check_scratch(self) -> None:
+        """Sizes of an encoder that is made, which say nothing where none is."""
+        for setting in fields(self):
+            name, value = setting.name, getattr(self, setting.name)
+            if name.startswith("scratch_") and value != setting.default and not self.from_scratch:
+                raise UserError(
+                    f"--{name.replace('_', '-')} {value}: sizes an encoder made from scratch; add "
+                    "--from-scratch, or leave it out"
+                )
+        at_least("--scratch-vocabulary", self.scratch_vocabulary, LEAST_VOCABULARY)
+        at_least("--scratch-width", self.scratch_width, 1)
+        at_least("--scratch-heads", self.scratch_heads, 1)
+        if self.scratch_width % self.scratch_heads:
+            raise UserError(
+                f"--scratch-width {self.scratch_width} must be a multiple of --scratch-heads "
+                f"{self.scratch_heads}"
             )

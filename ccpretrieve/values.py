@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ccpretrieve.config import Config
+from ccpretrieve.config import Config, flag_of
 from ccpretrieve.errors import UserError, unknown
 
 if typing.TYPE_CHECKING:
@@ -81,7 +81,7 @@ def read_yaml(path: Path, config: type[Config]) -> dict[str, Any]:
     if not isinstance(content, yaml.MappingNode):
         raise UserError(f"{path}: expected `setting: value` lines; --print-config shows them")
     hints = typing.get_type_hints(config)
-    types = {each.name.replace("_", "-"): hints[each.name] for each in dataclasses.fields(config)}
+    types = {flag_of(each.name): hints[each.name] for each in dataclasses.fields(config)}
     settings: dict[str, Any] = {}
     for key, value in content.value:
         where = f"{path}:{key.start_mark.line + 1}"
@@ -142,8 +142,9 @@ def to_yaml(config: Config) -> str:
     import yaml
 
     settings = {
-        field.name.replace("_", "-"): plain(getattr(config, field.name))
+        flag_of(field.name): plain(value)
         for field in dataclasses.fields(config)
+        if (value := getattr(config, field.name)) is not None
+        and not (value == field.default == ())  # an empty list is said where it is not the default
     }
-    settings = {name: value for name, value in settings.items() if value not in (None, [])}
     return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip("\n")

@@ -10,6 +10,7 @@ from ccpretrieve.data.batches import LONGEST_WORD, Batcher, Masking, mask_tokens
 from ccpretrieve.data.cleaning import Cleaner, CleaningRules
 from ccpretrieve.data.mixture import LanguageDraw, Sampling, WindowStream
 from ccpretrieve.data.windows import Window, sentence_keys
+from ccpretrieve.errors import UserError
 
 from .test_mixture import Listed
 
@@ -177,3 +178,47 @@ def test_a_masked_batch_has_its_answers(tiny_checkpoint, whole_words):
     special = [makes.tokenizer.cls_token_id, makes.tokenizer.pad_token_id]
     assert not np.isin(made.labels[picked], special).any()
     assert (made.attention[picked] == 1).all()
+
+
+def same(one, two):
+    return one.task == two.task and np.array_equal(one.ids, two.ids)
+
+
+def test_batches_drawn_ahead_are_those_that_would_have_come(tiny_checkpoint):
+    plain, ahead = batcher(tiny_checkpoint), batcher(tiny_checkpoint)
+    for count in (1, 3):
+        ahead.draw_ahead(count)
+        for _ in range(count):
+            assert same(plain.next(), ahead.next())
+        assert ahead.state_dict() == plain.state_dict()
+
+
+def test_what_was_drawn_and_not_taken_comes_again_from_the_state(tiny_checkpoint):
+    drawn, resumed = batcher(tiny_checkpoint), batcher(tiny_checkpoint)
+    drawn.next()
+    drawn.draw_ahead(3)
+    first = drawn.next()
+    resumed.load_state_dict(json.loads(json.dumps(drawn.state_dict())))
+    assert same(resumed.next(), first)
+
+
+def test_the_state_after_a_draw_that_failed_is_the_one_before_it(tiny_checkpoint, monkeypatch):
+    drawn, resumed, whole = (batcher(tiny_checkpoint) for _ in range(3))
+    for made in (drawn, whole):
+        made.next()
+    honest = WindowStream.take
+    takes = iter([True, True, False])
+
+    def take(self, count):
+        windows = honest(self, count)
+        if not next(takes):
+            raise UserError("a broken line")
+        return windows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WindowStream, "take", take)
+        with pytest.raises(UserError, match="a broken line"):
+            drawn.draw_ahead(4)
+    resumed.load_state_dict(json.loads(json.dumps(drawn.state_dict())))
+    for _ in range(6):
+        assert same(resumed.next(), whole.next())

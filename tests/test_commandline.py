@@ -295,6 +295,29 @@ def test_a_signal_that_a_destructor_swallows_ends_a_command_all_the_same(number,
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_a_library_takes_for_its_own_fault_ends_a_command_all_the_same(
+    number, status
+):
+    code = f"""if True:
+        import os, time
+        from ccpretrieve.commandline import command
+        from ccpretrieve.config import EncodeConfig
+        def run(config):
+            try:
+                os.kill(os.getpid(), {int(number)})
+                time.sleep(60)
+            except BaseException:
+                raise ModuleNotFoundError('a part that may be missing')
+        command(run, EncodeConfig, 'encode', ['--corpus', 'x'])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+
+
 def test_what_standard_output_cannot_hold_is_said():
     code = (
         "from ccpretrieve.commandline import command; from ccpretrieve.config import EncodeConfig; "

@@ -1,6 +1,7 @@
 import gzip
 import json
 import logging
+import os
 import random
 
 import pytest
@@ -288,9 +289,42 @@ def test_a_state_of_other_files_or_another_part_is_refused(mixed):
     _, state = next(open_documents(str(folder))["ja"].documents())
     with pytest.raises(UserError, match="ja documents: cannot go on .*: shards was 1 and is 2"):
         next(open_documents(str(folder))["ja"].documents(state, shards=2))
-    written(folder / "ja_more.txt", "more\n")
-    with pytest.raises(UserError, match="cannot go on from where the reading stood: files was"):
+    written(folder / "ja_more.txt", "more\n")  # behind the place
+    next(open_documents(str(folder))["ja"].documents(state))
+    written(folder / "a_ja.txt", "more\n")  # before it
+    with pytest.raises(UserError, match=r"cannot go on .* stood: file was 'all.jsonl.gz' and is"):
         next(open_documents(str(folder))["ja"].documents(state))
+
+
+@pytest.mark.parametrize("name", ["en.jsonl", "en.txt"])
+def test_the_hash_of_what_was_read_is_that_of_the_bytes_before_the_place(tmp_path, name):
+    end = "\n" if name == "en.txt" else ""
+    one, two, three = (
+        (line(text=word) if name == "en.jsonl" else f"{word}\n") + end
+        for word in ("aa", "bb", "cc")
+    )
+    first = written(tmp_path / "a_en.txt", "first\n")
+    path = written(tmp_path / name, one + two + three)
+    source = open_documents(str(tmp_path))["en"]
+    states = [state for _, state in source.documents()]
+    before, whole = [source.content(state) for state in states], source.content()
+    path.write_text(one + two + three.replace("cc", "dd") + three)
+    mended = open_documents(str(tmp_path))["en"]
+    kept = [mended.content(state) == said for state, said in zip(states, before, strict=True)]
+    assert kept == [True, True, True, False]
+    assert mended.content() != whole
+    first.write_text("other\n")  # as long
+    other = open_documents(str(tmp_path))["en"]
+    assert not {other.content(state) for state in states} & set(before)
+
+
+def test_of_a_gzipped_file_that_is_being_read_every_byte_counts(tmp_path):
+    path = written(tmp_path / "en.txt.gz", "aa\n\nbb\n\ncc\n")
+    source = open_documents(str(path))["en"]
+    state = next(source.documents())[1]
+    before = source.content(state)
+    written(path, "aa\n\nbb\n\ndd\n")
+    assert open_documents(str(path))["en"].content(state) != before
 
 
 def test_a_part_that_does_not_exist_is_a_bug(mixed):
@@ -431,6 +465,28 @@ def test_a_broken_line_is_named(tmp_path, broken, message):
     with pytest.raises(UserError, match=rf"^{path}:3: {message}") as caught:
         texts(open_documents(str(path))["ja"])
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_named_rather_than_waited_for(tmp_path):
+    written(tmp_path / "en.txt", "x\n")
+    pipe = tmp_path / "fi.jsonl"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match=rf"^{pipe}: a pipe or a device, where a file belongs"):
+        open_documents(str(tmp_path))
+    pipe.unlink()
+    link = tmp_path / "ja.txt"
+    link.symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(UserError, match=rf"^{link}: a link to a file that is not there"):
+        open_documents(str(tmp_path))
+    link.unlink()
+    link.symlink_to(tmp_path / "en.txt")
+    assert list(open_documents(str(tmp_path))) == ["en", "ja"]
+
+
+def test_a_tag_of_separators_alone_is_shown_as_it_is(tmp_path):
+    path = written(tmp_path / "x.jsonl", line(lang="..", text="a"))
+    with pytest.raises(UserError, match=rf"^{path}:1: unknown language '\.\.'"):
+        open_documents(str(path))
 
 
 def test_a_line_without_a_language_is_named(tmp_path):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ccpretrieve.model.losses import ccp_loss
-from ccpretrieve.training.health import (
-    Health,
-    Thresholds,
+from ccpretrieve.training.health import Health, Thresholds
+from ccpretrieve.training.leak import LeakProbe
+from ccpretrieve.training.measures import (
     Vitals,
     alignment,
     bank_accuracy,
@@ -19,7 +19,6 @@ from ccpretrieve.training.health import (
     spread,
     uniformity,
 )
-from ccpretrieve.training.leak import LeakProbe
 
 
 def random(seed, *shape):
@@ -201,6 +200,31 @@ def test_a_collapse_is_said_with_its_language():
 
 def test_guessing_without_collapse_is_said_as_that():
     assert kinds(course(*[GUESS] * 60)) == ["guessing"]
+
+
+def test_a_loss_that_rose_above_guessing_is_no_guessing():
+    above = dataclasses.replace(GOOD, loss=9.0, bound=math.log(100) - 9)
+    (warning,) = course(*[GOOD] * 60, *[above] * 5).verdict()
+    assert warning.startswith("diverged: the loss is above that of guessing")
+    assert "(bound ja -4.4 nats)" in warning  # log 100 is 4.6
+    # above guessing as it began: a head that is still catching up, not one that ran away
+    assert kinds(course(*[above] * 60)) == ["guessing"]
+    nearer = dataclasses.replace(GOOD, loss=7.0, bound=math.log(100) - 7)
+    assert kinds(course(*[above] * 60, *[nearer] * 5)) == ["guessing"]
+
+
+def test_health_is_said_of_what_was_measured_only():
+    health = Health()
+    assert health.assurance().startswith("health: too little was measured")
+    course(*[GOOD] * (Thresholds().patience - 1), health=health)
+    assert health.unmeasured() == ["leak", "collapse"]
+    health.observe_probe(1, "ja", SOUND)
+    assert health.assurance().startswith("healthy: no leak; not measured enough: collapse (49 ")
+    course(GOOD, health=health)
+    assert (health.unmeasured(), health.assurance()) == ([], "healthy: no leak, no collapse")
+    unprobed = course(*[GOOD] * 60)
+    assert unprobed.assurance().startswith("healthy: no collapse; not measured enough: leak (60 ")
+    assert unprobed.summary()["unmeasured"] == ["leak"]
 
 
 def test_learning_is_not_judged_before_patience_is_over():

@@ -197,3 +197,12 @@ def test_mistakes_are_named():
     ):
         with pytest.raises(ValueError, match=r"expected \(B, 2\) vectors and \(B,\) keys"):
             MemoryBank(4, 2).enqueue("ja", z, keys)
+
+
+@pytest.mark.parametrize(("kind", "rings"), [("language", 3), ("shared", 1), ("none", 0)])
+def test_the_most_memory_is_that_of_all_languages_rings(kind, rings):
+    bank = MemoryBank(5, 4, kind=kind, dtype=torch.bfloat16)
+    for language in ("en", "fi", "ja"):
+        bank.enqueue(language, *numbered(0, 2, width=4))
+    # five rows of four numbers of 2 bytes, and a key of 8 bytes each
+    assert bank.most_bytes(3) == bank.bytes() == rings * 5 * (4 * 2 + 8)

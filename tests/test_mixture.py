@@ -84,6 +84,17 @@ def test_a_batch_is_of_different_documents_while_there_are_enough():
     assert len({window.center for window in few}) == 6
 
 
+def test_few_documents_are_not_read_again_while_they_have_sentences_left():
+    drawn = stream([9] * 3, pool=512)
+    drawn.take(6)  # more than there are documents
+    drawn.take(6)
+    assert drawn.passes == 0
+    assert len(drawn.state_dict()["pool"]) == 3
+    alone = stream([9], pool=512, positive="random")  # another document is asked for, and none is
+    alone.take(4)
+    assert alone.passes == 0
+
+
 def test_the_controls_draw_what_they_say():
     for window in stream(LENGTHS, positive="same").take(50):
         assert window.contexts == (window.center,)
@@ -118,6 +129,13 @@ def test_another_seed_is_another_order():
     assert stream(LENGTHS, seed=1).take(9) == stream(LENGTHS, seed=1).take(9)
 
 
+def test_a_process_without_any_pair_says_that_it_is_its_part_which_has_none():
+    dealt = [9, 1] * 3  # all documents of two sentences are dealt to the first
+    assert len(stream(dealt, shard=0, shards=2).take(5)) == 5
+    with pytest.raises(UserError, match=r"no document in part 2 of 2 has .*fewer processes$"):
+        stream(dealt, shard=1, shards=2).take(5)
+
+
 def test_a_language_without_any_pair_is_an_error():
     with pytest.raises(UserError, match=r"^en: no document has two sentences left"):
         stream([1, 1, 0, 1]).take(1)
@@ -135,3 +153,50 @@ def test_languages_are_drawn_with_their_probability():
     draw = LanguageDraw({"en": 0.7, "sw": 0.3}, seed=0)
     share = sum(draw() == "en" for _ in range(4000)) / 4000
     assert abs(share - 0.7) < 0.03  # 4 sigma = 4 sqrt(0.21 / 4000) = 0.029
+
+
+class Changing(Listed):
+    """Documents whose content is said to be what ``read`` and ``whole`` say."""
+
+    read, whole = "r", "w"
+
+    def content(self, state=None):
+        return self.whole if state is None else f"{self.read}{state['next']}"
+
+
+def changing(read="r", whole="w"):
+    source = Changing(LENGTHS)
+    source.read, source.whole = read, whole
+    return WindowStream(source, Cleaner("en", CleaningRules()), Sampling(pool=4), seed=0)
+
+
+def resumed(begun, then):
+    """A stream that goes on from another, after the check of what its documents say."""
+    then.load_state_dict(begun.state_dict())
+    then.check(begun.content(begun.state_dict()))
+    return then.take(3)
+
+
+def test_a_stream_goes_on_while_what_was_read_is_the_same(caplog):
+    begun = changing()
+    begun.take(2)
+    assert len(resumed(begun, changing())) == 3
+    assert not caplog.records
+    assert len(resumed(begun, changing(whole="other"))) == 3
+    assert caplog.messages == [
+        "en: documents that were not read yet have changed; they are read as they are now"
+    ]
+    with pytest.raises(UserError, match="en: documents that were read already are not what they"):
+        resumed(begun, changing(read="other"))
+
+
+def test_after_a_pass_everything_was_read():
+    begun = changing()
+    begun.take(200)
+    assert begun.passes > 0
+    with pytest.raises(UserError, match="documents that were read already"):
+        resumed(begun, changing(whole="other"))
+
+
+def test_before_the_first_document_nothing_was_read():
+    assert len(resumed(changing(), changing(read="other", whole="other"))) == 3

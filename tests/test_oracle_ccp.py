@@ -469,10 +469,16 @@ class Script:
         one = np.ones_like(ids)
         return Batch("mlm", LANGUAGES[0], ids, one, one, none, none, 0, ("document",))
 
+    def draw_ahead(self, count):
+        pass
+
     def next(self):
         return self.batches.pop(0)
 
     def state_dict(self):
+        return {}
+
+    def content(self):
         return {}
 
 

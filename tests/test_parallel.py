@@ -94,7 +94,7 @@ def test_documents_are_numbered_as_they_come_and_select_their_lines(ntrex):
     assert last.sides == (["三"], ["three"])
     assert last.documents == (1,)
     assert (last.name, last.languages) == (text.name, text.languages)
-    with pytest.raises(UserError, match="they are 0 to 1"):
+    with pytest.raises(UserError, match="counted from 1 there are 2"):
         text.part([5])
 
 

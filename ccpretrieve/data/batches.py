@@ -7,6 +7,7 @@ token, and 10 % stay (Devlin et al. 2019, section 3.1).
 """
 
 import functools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ccpretrieve.data.mixture import LanguageDraw, State, WindowStream
+from ccpretrieve.data.mixture import Content, LanguageDraw, State, WindowStream
 from ccpretrieve.data.windows import Window, sentence_keys
 
 CCP, MLM = "ccp", "mlm"
@@ -118,6 +119,20 @@ class Batcher:
         self.truncated = 0
         self._tasks = np.random.default_rng([seed, 0x7A5C])
         self._masks = np.random.default_rng([seed, 0x3A5C, shard])
+        self._ahead: deque[Batch] = deque()
+        self._before: State | None = None  # the state before what was drawn ahead
+
+    def draw_ahead(self, count: int) -> None:
+        """Draw what :meth:`next` gives the next so many times.
+
+        Until all of it is taken, or if it cannot be drawn, the state is the one before it, so that
+        batches that nothing was learned from come again.
+
+        Raises:
+            UserError: If a document cannot be read, or a language has no window.
+        """
+        self._before = self._state()
+        self._ahead.extend([self._next() for _ in range(count)])
 
     def next(self) -> Batch:
         """The next batch.
@@ -125,6 +140,14 @@ class Batcher:
         Raises:
             UserError: If a document cannot be read, or a language has no window.
         """
+        if not self._ahead:
+            return self._next()
+        batch = self._ahead.popleft()
+        if not self._ahead:
+            self._before = None
+        return batch
+
+    def _next(self) -> Batch:
         language = self.draw()
         task = MLM if self._tasks.random() < self.masking.share else CCP
         return self.collate(language, task, self.streams[language].take(self.windows))
@@ -193,8 +216,21 @@ class Batcher:
         size = len(self.tokenizer)
         return np.array([token for token in range(size) if token not in special], dtype=np.int64)
 
+    def content(self) -> dict[str, Content]:
+        """Language -> hashes of its documents at the state; see :meth:`WindowStream.content`."""
+        states = self.state_dict()["streams"]
+        return {name: stream.content(states[name]) for name, stream in self.streams.items()}
+
+    def check(self, content: Mapping[str, Content]) -> None:
+        """Fail if documents that were read have changed; see :meth:`WindowStream.check`."""
+        for name, stream in self.streams.items():
+            stream.check(content[name])
+
     def state_dict(self) -> State:
         """All that decides what comes next, as JSON."""
+        return self._state() if self._before is None else self._before
+
+    def _state(self) -> State:
         return {
             "streams": {name: stream.state_dict() for name, stream in self.streams.items()},
             "draw": self.draw.generator.bit_generator.state,
@@ -205,6 +241,8 @@ class Batcher:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from where :meth:`state_dict` was taken."""
+        self._ahead.clear()
+        self._before = None
         for name, stream in self.streams.items():
             stream.load_state_dict(state["streams"][name])
         self.draw.generator.bit_generator.state = state["draw"]

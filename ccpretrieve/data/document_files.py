@@ -23,11 +23,12 @@ from ccpretrieve.data.documents import (
     refuse_unless,
     to_document,
 )
-from ccpretrieve.data.lines import MalformedError
+from ccpretrieve.data.lines import MalformedError, unreadable
 from ccpretrieve.data.rawlines import decoded, is_blank, raw_lines, tag_of
 from ccpretrieve.data.readers import JSON_SUFFIXES, parse_object, suffix
 from ccpretrieve.data.tags import code_of
 from ccpretrieve.errors import UserError
+from ccpretrieve.files import sampled_hash
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +95,7 @@ class FileDocuments(DocumentSource):
         self.language = language
         self.files = tuple(files)
         self.weight = weight
-        listing = "\n".join(f"{file.name}\t{file.size}" for file in self.files)
-        self.fingerprint = blake2b(listing.encode(), digest_size=8).hexdigest()
+        self._hashes: dict[str, str] = {}
 
     def documents(
         self, state: JSON | None = None, *, shard: int = 0, shards: int = 1
@@ -106,20 +106,44 @@ class FileDocuments(DocumentSource):
         file is unpacked again.
         """
         check_shard(shard, shards)
-        same = {"files": self.fingerprint, "shard": shard, "shards": shards}
+        same = {"shard": shard, "shards": shards}
         first = count = offset = line = 0
         if state is not None:
-            refuse_unless(state, same, f"{self.language} documents")
-            first, count = state["file"], state["documents"]
+            first, count = state["number"], state["documents"]
             offset, line = state["offset"], state["line"]
+            name = self.files[first].name if first < len(self.files) else None
+            refuse_unless(state, {**same, "file": name}, f"{self.language} documents")
         for number, file in enumerate(self.files[first:], first):
             for unit in _units(file, self.language, offset, line):
                 count += 1
                 if (count - 1) % shards == shard:
-                    place = {"file": number, "offset": unit.end, "line": unit.last}
+                    place = {"number": number, "offset": unit.end, "line": unit.last}
                     document = _parse(file, unit, self.language)
-                    yield document, {**same, **place, "documents": count}
+                    yield document, {**same, "file": file.name, **place, "documents": count}
             offset = line = 0
+
+    def content(self, state: JSON | None = None) -> str:
+        """See :meth:`DocumentSource.content`; a gzipped file that is being read counts whole."""
+        read = self.files if state is None else self.files[: state["number"]]
+        hashes = [(file.name, self._hash(file)) for file in read]
+        if state is not None:
+            for file in self.files[state["number"] :][:1]:
+                packed = file.path.suffix == ".gz"
+                end = None if packed else state["offset"]
+                hashes.append((file.name, _sampled(file.path, end)))
+        return blake2b(repr(hashes).encode(), digest_size=16).hexdigest()
+
+    def _hash(self, file: TextFile) -> str:
+        if file.name not in self._hashes:
+            self._hashes[file.name] = _sampled(file.path)
+        return self._hashes[file.name]
+
+
+def _sampled(path: Path, end: int | None = None) -> str:
+    try:
+        return sampled_hash(path, end)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _units(file: TextFile, language: str, offset: int, line: int) -> Iterator[Unit]:

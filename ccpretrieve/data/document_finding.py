@@ -8,6 +8,7 @@ nothing, is looked through once, whole, for the languages of its lines.
 import logging
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -70,9 +71,23 @@ def _listing(place: Path) -> list[TextFile]:
             ]
         paths = {name: root / name for name in sorted(names) if _may_hold(Path(name))}
         _refuse_twins(paths)
-        return [TextFile(p, name, p.stat().st_size, _named(p, root)) for name, p in paths.items()]
+        return [TextFile(p, name, _size(p), _named(p, root)) for name, p in paths.items()]
     except OSError as error:
-        raise unreadable(place, error) from error
+        raise unreadable(Path(error.filename or place), error) from error
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file.
+
+    Raises:
+        UserError: If it is none, such as a pipe, which would be waited for, or a dangling link.
+    """
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"{path}: a link to a file that is not there; mend or remove it")
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path}: a pipe or a device, where a file belongs; move it away")
+    return status.st_size
 
 
 def _may_hold(path: Path) -> bool:
@@ -152,7 +167,7 @@ def _unknown(file: TextFile, number: int, tag: str, wanted: Sequence[str]) -> No
         UserError: If all languages are wanted.
     """
     try:
-        name = language(SEPARATOR.split(tag)[0]).name
+        name = language(SEPARATOR.split(tag)[0] or tag).name
         reason = f"language {tag!r} names a script that the table does not have for {name}"
     except UserError as error:
         reason = str(error)

@@ -14,6 +14,7 @@ from typing import Any
 
 from ccpretrieve.data.languages import language
 from ccpretrieve.data.lines import MalformedError
+from ccpretrieve.data.tags import code_of
 from ccpretrieve.errors import UserError
 
 JSON = dict[str, Any]
@@ -78,8 +79,16 @@ class DocumentSource(ABC):
 
         Raises:
             UserError: Naming file and line, if a document cannot be read; or if the state is not of
-                these documents, as they are now, and of this part.
+                these documents and of this part.
         """
+
+    def content(self, state: JSON | None = None) -> str:
+        """A hash, of samples, of what is read up to a state, or of all; empty if nobody can tell.
+
+        What comes after a state may change, as a line that is mended does, and reading goes on;
+        what is before it may not.
+        """
+        return ""
 
 
 def open_documents(spec: str, languages: Sequence[str] = ()) -> dict[str, DocumentSource]:
@@ -88,7 +97,7 @@ def open_documents(spec: str, languages: Sequence[str] = ()) -> dict[str, Docume
     Args:
         spec: A folder or a file of ``.jsonl``, ``.json`` or ``.txt``, each also ``.gz``; or
             ``hf:<dataset>[:<config>]``.
-        languages: Codes or names of those wanted; all that are there if empty.
+        languages: Codes, names or tags of those wanted; all that are there if empty.
 
     Returns:
         Code of a language -> its documents, sorted by code.
@@ -101,7 +110,7 @@ def open_documents(spec: str, languages: Sequence[str] = ()) -> dict[str, Docume
     from ccpretrieve.data.document_finding import find_files
     from ccpretrieve.data.document_hub import find_configs
 
-    wanted = tuple(dict.fromkeys(language(name).code for name in languages))
+    wanted = tuple(dict.fromkeys(code_of(name) or language(name).code for name in languages))
     found: Mapping[str, DocumentSource]
     if spec.startswith(HUB):
         found = find_configs(spec, wanted)

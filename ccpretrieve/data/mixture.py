@@ -11,6 +11,7 @@ section 3.1). The paper does not say how it mixes its 108 languages.
 Everything can be stopped and taken up again at the very sample: the pool is part of the state.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,9 @@ from ccpretrieve.data.windows import Window, draw_contexts
 from ccpretrieve.errors import UserError
 
 State = dict[str, Any]
+Content = dict[str, str]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ class WindowStream:
         if self.sampling.positive == "random":
             needed = max(needed, 2)  # the sentence is to be of another document
         while len(self._pool) < self.sampling.pool:
-            if self._over and len({entry.document for entry in self._pool}) >= needed:
+            # a pass with no more documents than are in the pool brings none if it is read again
+            if self._over and len({e.document for e in self._pool}) >= min(needed, self._used):
                 return
             document = self._next()
             if document is None:
@@ -166,9 +171,12 @@ class WindowStream:
             self._position = position
             return document
         if not self._used:
+            part = f" in part {self.shard + 1} of {self.shards}" if self.shards > 1 else ""
+            fewer = ", or train with fewer processes" if self.shards > 1 else ""
             raise UserError(
-                f"{self.source.language}: no document has two sentences left after cleaning, so "
-                "there is no pair to learn from; look at its text, or leave it out of --languages"
+                f"{self.source.language}: no document{part} has two sentences left after cleaning, "
+                "so there is no pair to learn from; look at its text, or leave it out of "
+                f"--languages{fewer}"
             )
         self._documents = self._position = None
         self._over = True
@@ -181,7 +189,7 @@ class WindowStream:
             "used": self._used,
             "over": self._over,
             "position": self._position,
-            "pool": [[entry.document, entry.sentences, entry.centers] for entry in self._pool],
+            "pool": [[e.document, e.sentences, list(e.centers)] for e in self._pool],
             "generator": self._generator.bit_generator.state,
             "dropped": dict(self.cleaner.dropped),
         }
@@ -190,10 +198,35 @@ class WindowStream:
         """Go on from where :meth:`state_dict` was taken."""
         self.passes, self._used, self._over = state["passes"], state["used"], state["over"]
         self._position, self._documents = state["position"], None
-        self._pool = [_Entry(*entry) for entry in state["pool"]]
+        self._pool = [_Entry(name, texts, list(left)) for name, texts, left in state["pool"]]
         self._generator.bit_generator.state = state["generator"]
         self.cleaner.dropped.clear()
         self.cleaner.dropped.update(state["dropped"])
+
+    def content(self, state: State) -> Content:
+        """Hashes of what had been read of the documents at a state, and of all of them."""
+        whole, position = self.source.content(), state["position"]
+        if state["passes"] or state["over"]:
+            return {"read": whole, "all": whole}
+        return {"read": "" if position is None else self.source.content(position), "all": whole}
+
+    def check(self, before: Content) -> None:
+        """Compare the documents with those of the state that was loaded.
+
+        Raises:
+            UserError: If what has been read of them is no longer the same.
+        """
+        language, now = self.source.language, self.content(self.state_dict())
+        if now["read"] != before["read"]:
+            raise UserError(
+                f"{language}: documents that were read already are not what they were; put them "
+                "back, or start anew in another --output"
+            )
+        if now["all"] != before["all"]:
+            logger.warning(
+                "%s: documents that were not read yet have changed; they are read as they are now",
+                language,
+            )
 
 
 def _next_center(entry: _Entry, taken: set[tuple[str, int]]) -> int | None:

@@ -71,8 +71,10 @@ class ParallelText:
             raise UserError(f"{self.name}: nothing says which document a line is of")
         rows = [row for row, number in enumerate(self.documents) if number in documents]
         if not rows:
-            last = max(self.documents)
-            raise UserError(f"{self.name}: no line is of these documents; they are 0 to {last}")
+            last = max(self.documents) + 1
+            raise UserError(
+                f"{self.name}: no line is of these documents; counted from 1 there are {last}"
+            )
         left, right = ([side[row] for row in rows] for side in self.sides)
         numbers = tuple(self.documents[row] for row in rows)
         pivot = None if self.pivot is None else [self.pivot[row] for row in rows]

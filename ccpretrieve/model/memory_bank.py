@@ -26,9 +26,7 @@ from torch import Tensor
 
 from ccpretrieve.errors import UserError, unknown
 from ccpretrieve.model.projection import training_side
-
-KINDS = ("language", "shared", "none")
-ENTRIES = ("contexts", "both", "evaluated")
+from ccpretrieve.training_config import BANK_ENTRIES, BANKS
 
 
 def entering(which: str, centers: Tensor, contexts: Tensor, *, step: int) -> Tensor:
@@ -45,8 +43,8 @@ def entering(which: str, centers: Tensor, contexts: Tensor, *, step: int) -> Ten
     Raises:
         UserError: If ``which`` is unknown.
     """
-    if which not in ENTRIES:
-        raise unknown("bank entries", which, ENTRIES)
+    if which not in BANK_ENTRIES:
+        raise unknown("bank entries", which, BANK_ENTRIES)
     if which == "both":
         return torch.cat([centers, contexts])
     return centers if which == "evaluated" and training_side(step) == "contexts" else contexts
@@ -103,8 +101,8 @@ class MemoryBank:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if kind not in KINDS:
-            raise unknown("bank", kind, KINDS)
+        if kind not in BANKS:
+            raise unknown("bank", kind, BANKS)
         if size < 0 or width < 1:
             raise ValueError(f"need size >= 0 and width >= 1, got size={size}, width={width}")
         self.size = 0 if kind == "none" else size
@@ -161,6 +159,11 @@ class MemoryBank:
     def bytes(self) -> int:
         """Memory taken so far, keys included."""
         return sum(ring.vectors.nbytes + ring.keys.nbytes for ring in self._rings.values())
+
+    def most_bytes(self, languages: int) -> int:
+        """Memory taken once every one of so many languages was met, keys included."""
+        rings = min(languages, 1) if self.kind == "shared" else languages
+        return rings * self.size * (self.width * self.dtype.itemsize + torch.int64.itemsize)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as tensors and plain values, for :meth:`load_state_dict`.

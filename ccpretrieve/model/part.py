@@ -12,6 +12,8 @@ import contextlib
 import copy
 import dataclasses
 import logging
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -64,9 +66,19 @@ def created(output: Path, task: str) -> Iterator[Path]:
             finish(partial, output)
         except BaseException as error:
             _empty(partial)
-            if isinstance(error, OSError):
-                raise writing_failed(output, error) from error
+            if (reason := os_error(error)) is not None:
+                raise writing_failed(output, reason) from error
             raise
+
+
+def os_error(error: BaseException) -> OSError | None:
+    """An error of the system, also as libraries in Rust pass it on: by its number, in words."""
+    if isinstance(error, OSError):
+        return error
+    number = re.search(r"\(os error ([0-9]+)\)", str(error))
+    if number is None or isinstance(error, UserError):  # the latter has said it already
+        return None
+    return OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def check_free(output: Path) -> None:
@@ -157,7 +169,6 @@ def write(source: Path, output: Path, config: Any, kept: Sequence[int], layers: 
     Raises:
         UserError: If the weights are broken, or have no row for a piece of the tokenizer.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     shapes = _shapes(config)
@@ -179,10 +190,7 @@ def write(source: Path, output: Path, config: Any, kept: Sequence[int], layers: 
             tensors[name] = weight
     if not cut:
         raise UserError(f"{source}: no embeddings under a name that {config.model_type} has")
-    try:
-        save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:
-        raise UserError(f"{output}: its weights cannot be written: {error}") from error
+    save_file(tensors, output / "model.safetensors", metadata={"format": "pt"})
     _write_config(source, output, config, kept, layers)
     _write_settings(source, output, layers)
 

@@ -42,12 +42,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ccpretrieve.errors import UserError, unknown
+from ccpretrieve.training_config import (
+    ACTIVATIONS,
+    BATCH_NORMS,
+    HEAD_ORDERS,
+    HEAD_STATISTICS,
+    HEADS,
+)
 
-BATCH_NORMS = ("asymmetric", "plain", "shuffled", "none")
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "none": nn.Identity}
-HEADS = ("one", "two")
-STATISTICS = ("unit", "first-batch")
-ORDERS = ("evaluation-first", "centers-first")
 SIDES = ("centers", "contexts")
 
 
@@ -98,10 +100,10 @@ class Projection(nn.Module):
         super().__init__()
         for kind, name, allowed in (
             ("batch norm", batch_norm, BATCH_NORMS),
-            ("activation", activation, tuple(ACTIVATIONS)),
+            ("activation", activation, ACTIVATIONS),
             ("number of heads", heads, HEADS),
-            ("order", order, ORDERS),
-            ("statistics", statistics, STATISTICS),
+            ("order", order, HEAD_ORDERS),
+            ("statistics", statistics, HEAD_STATISTICS),
         ):
             if name not in allowed:
                 raise unknown(kind, name, allowed)
@@ -241,7 +243,7 @@ class _Head(nn.Module):
         self.filled = not first_enters_whole  # whether the running statistics are of batches
         self.inner = nn.Linear(width, hidden)
         self.norm = None if momentum is None else nn.BatchNorm1d(hidden, momentum=momentum)
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = {"relu": nn.ReLU, "gelu": nn.GELU}.get(activation, nn.Identity)()
         self.outer = nn.Linear(hidden, output)
 
     def forward(self, h: Tensor, groups: int) -> Tensor:

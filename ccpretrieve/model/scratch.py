@@ -24,6 +24,7 @@ import numpy as np
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.part import created
 from ccpretrieve.model.settings import EncoderSettings, write_settings
+from ccpretrieve.training_config import LEAST_VOCABULARY
 
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
@@ -34,7 +35,6 @@ _MOST_CHARACTERS = 20_000_000
 #: So low that a text that says "<0x41>" is cut into its characters rather than taken for the byte.
 _BYTE_SCORE = -1000.0
 _THREADS = 4  # whatever the machine: see above
-_LEAST = 5 + 256 + 2  # special pieces, bytes, the mark of a space and a character
 
 
 def from_scratch(
@@ -69,10 +69,10 @@ def from_scratch(
         UserError: If the sizes do not fit together, there is no text, or ``output`` exists or
             cannot be written.
     """
-    if vocabulary < _LEAST:
+    if vocabulary < LEAST_VOCABULARY:
         raise UserError(
             f"a vocabulary of {vocabulary} is too small; 256 bytes, 5 special pieces and a letter "
-            f"make {_LEAST}"
+            f"make {LEAST_VOCABULARY}"
         )
     if width % heads:
         raise UserError(f"a width of {width} is not a multiple of {heads} heads")
@@ -129,7 +129,7 @@ def _learn(texts: list[str], vocabulary: int) -> list[tuple[str, float]]:
     counts = Counter(character for text in texts for character in text if not character.isspace())
     if not counts:
         raise UserError("there is no text to learn a vocabulary from")
-    rare = dict.fromkeys(map(ord, _rare(counts, (vocabulary - _LEAST) // 2)), " ")
+    rare = dict.fromkeys(map(ord, _rare(counts, (vocabulary - LEAST_VOCABULARY) // 2)), " ")
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(" ".join(text.translate(rare).split()) for text in texts),

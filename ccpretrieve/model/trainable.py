@@ -5,6 +5,7 @@ gradients.
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 #: Where transformers keeps the head of masked language modelling, by kind of model.
 _HEADS = ("lm_head", "cls")
+#: Bytes of memory that each trained number takes: itself, its gradient, two moments.
+BYTES = 16
 
 
 class Trainable(NamedTuple):
@@ -37,7 +40,9 @@ class Trainable(NamedTuple):
     whole: Any
 
 
-def load(path: Path, *, masked: bool, layers: int | None = None) -> Trainable:
+def load(
+    path: Path, *, masked: bool, layers: int | None = None, dropout: float | None = None
+) -> Trainable:
     """Open a checkpoint for training, in float32.
 
     Args:
@@ -45,6 +50,7 @@ def load(path: Path, *, masked: bool, layers: int | None = None) -> Trainable:
         masked: Whether the head of masked language modelling is needed; weights it lacks are drawn
             from torch's global generator, and the log says so.
         layers: Keep only so many of the first layers.
+        dropout: Of the whole Transformer; None for the checkpoint's own.
 
     Raises:
         UserError: If it cannot be loaded, its Transformer lacks weights, or it has no such head or
@@ -68,18 +74,117 @@ def load(path: Path, *, masked: bool, layers: int | None = None) -> Trainable:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cannot be loaded for training: {reason}") from error
     encoder = whole.base_model
-    head = next((getattr(whole, name) for name in _HEADS if hasattr(whole, name)), None)
-    if masked and head is None:
-        raise UserError(
-            f"{path}: a {whole.config.model_type} has no head for masked language modelling that "
-            "is known here; use --mlm-share 0"
-        )
+    head = _head(path, whole) if masked else None
     _check_missing(path, report["missing_keys"], encoder, masked=masked)
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
     if layers is not None:
         keep_layers(path, encoder, layers)
-    return Trainable(tokenizer, encoder, head if masked else None, whole)
+    if dropout is not None:
+        for module in whole.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = dropout
+    return Trainable(tokenizer, encoder, head, whole)
+
+
+def check(
+    path: Path,
+    *,
+    masked: bool,
+    layers: int | None,
+    prefix: str,
+    length: int,
+    whole_words: bool,
+) -> int:
+    """Fail if training could not start from a checkpoint, before its weights are read.
+
+    Args:
+        path: Checkpoint directory.
+        masked: Whether the head of masked language modelling is needed.
+        layers: How many of the first layers are to be kept; None for all.
+        prefix: What will be put before every sentence.
+        length: Tokens that will be kept of a sentence.
+        whole_words: Whether whole words will be masked.
+
+    Returns:
+        D, the width of its hidden states.
+
+    Raises:
+        UserError: If it cannot be laid out, or is too small or without what is asked of it.
+    """
+    import transformers
+
+    kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModel
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+        with torch.device("meta"), quiet_transformers():
+            whole = kind.from_config(config)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cannot be loaded for training: {reason}") from error
+    encoder = whole.base_model
+    if masked:
+        _head(path, whole)
+    if layers is not None:
+        keep_layers(path, encoder, layers)
+    check_length(path, encoder, length)
+    check_prefix(tokenizer, prefix, length)
+    if whole_words and not tokenizer.is_fast:
+        raise UserError(f"{path}: --whole-words needs a fast tokenizer (tokenizer.json)")
+    return int(encoder.config.hidden_size)
+
+
+def check_prefix(tokenizer: Any, prefix: str, length: int) -> None:
+    """Fail if a prefix leaves no token of a sentence.
+
+    Raises:
+        UserError: With the tokens that there are.
+    """
+    used = len(tokenizer(prefix, verbose=False)["input_ids"])
+    if used >= length:
+        raise UserError(
+            f"--max-length {length}: the prefix {prefix!r} takes {used} tokens, special ones "
+            "included, so nothing is left of a sentence; raise it"
+        )
+
+
+def check_memory(what: str, needed: int, device: torch.device, way: str) -> None:
+    """Fail if something takes more memory than the device has in all.
+
+    Args:
+        what: It, as a flag with its value.
+        needed: Bytes.
+        device: Where it will be.
+        way: What can be done.
+
+    Raises:
+        UserError: With both amounts.
+    """
+    if device.type == "cuda":
+        there = int(torch.cuda.get_device_properties(device).total_memory)
+    else:
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UserError(
+            f"{what} needs {needed / 1e9:,.0f} GB of memory, {device.type} has {there / 1e9:,.0f}; "
+            f"{way}"
+        )
+
+
+def _head(path: Path, whole: Any) -> Any:
+    """The head of masked language modelling.
+
+    Raises:
+        UserError: If the model has none where we know one.
+    """
+    head = next((getattr(whole, name) for name in _HEADS if hasattr(whole, name)), None)
+    if head is None:
+        raise UserError(
+            f"{path}: a {whole.config.model_type} has no head for masked language modelling that "
+            "is known here; use --mlm-share 0"
+        )
+    return head
 
 
 def _check_missing(path: Path, missing: Any, encoder: nn.Module, *, masked: bool) -> None:
@@ -136,5 +241,6 @@ def check_length(path: Path, encoder: Any, length: int) -> None:
 
 def recompute_activations(model: Any) -> None:
     """Compute activations again in the backward pass rather than keep them."""
+    model.config.use_cache = False  # of earlier tokens, which transformers warns of otherwise
     enable = getattr(model, "activation_checkpointing_enable", None)  # its name from 5.24 on
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from ccpretrieve.data.parallel import ParallelText, document_range, read_parallel
+from ccpretrieve.errors import UserError
 from ccpretrieve.model.encoder import batches
 from ccpretrieve.retrieval.bitext import accuracy
 from ccpretrieve.training.ccp import CcpModule
@@ -88,5 +89,8 @@ def read_texts(folder: Path, languages: Sequence[str], documents: str | None) ->
         UserError: If there is no such text.
     """
     texts = read_parallel(folder, languages)
-    numbers = document_range(documents)
-    return texts if numbers is None else [text.part(numbers) for text in texts]
+    try:
+        numbers = document_range(documents)
+        return texts if numbers is None else [text.part(numbers) for text in texts]
+    except UserError as error:
+        raise UserError(f"--eval-documents {documents}: {error}") from error

@@ -27,8 +27,8 @@ from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.projection import Projection
 from ccpretrieve.model.trainable import Trainable
 from ccpretrieve.training.health import Health
+from ccpretrieve.training.objective import Loss, Objective
 from ccpretrieve.training.process import Processes
-from ccpretrieve.training.trainer import Loss, Objective
 from ccpretrieve.training.watch import Seen, Watch
 from ccpretrieve.training_config import PretrainConfig
 
@@ -202,14 +202,10 @@ class CcpObjective(Objective):
             momentum=config.head_momentum,
             groups=config.head_groups,
         )
-        self.module = CcpModule(start, projection, pooling, _pass_tokens(config, processes))
-        self.bank = MemoryBank(
-            config.bank_size,
-            projection.output,
-            kind=config.bank,
-            dtype=getattr(torch, config.bank_dtype),
-            device=choose_device(config.bank_device) if config.bank_device else processes.device,
+        self.module = CcpModule(
+            start, projection, pooling, pass_tokens(config.pass_tokens, processes.device)
         )
+        self.bank = memory_bank(config, projection.output, processes.device)
         self._generator = torch.Generator().manual_seed(config.seed)
         self._waiting: list[_Waiting] = []
         self._sums = _Sums()
@@ -234,7 +230,11 @@ class CcpObjective(Objective):
     def rates(self) -> dict[str, float]:
         """See :meth:`Objective.rates`."""
         rate = self.config.head_learning_rate
-        return {} if rate is None else {"projection.": rate}
+        return {"projection.": self.config.learning_rate if rate is None else rate}
+
+    def draw(self, passes: int) -> None:
+        """See :meth:`Objective.draw`."""
+        self.batcher.draw_ahead(passes)
 
     def loss(self, module: nn.Module) -> Loss:
         """See :meth:`Objective.loss`."""
@@ -320,6 +320,7 @@ class CcpObjective(Objective):
             "updates": self._updates,
             "bank": self.bank.state_dict(),
             "data": self.batcher.state_dict(),
+            "corpus": self.batcher.content(),
             "groups": self._generator.get_state(),
             "health": self.watch.state_dict(),
         }
@@ -331,13 +332,34 @@ class CcpObjective(Objective):
         self.step, self._updates = state["step"], state["updates"]
         self.bank.load_state_dict(state["bank"])
         self.batcher.load_state_dict(state["data"])
+        self.batcher.check(state["corpus"])
         self._generator.set_state(state["groups"])
         self.watch.load_state_dict(state["health"])
 
 
-def _pass_tokens(config: PretrainConfig, processes: Processes) -> int:
+def memory_bank(config: PretrainConfig, width: int, device: torch.device) -> MemoryBank:
+    """The empty bank of a run.
+
+    Args:
+        config: Of the run.
+        width: P.
+        device: Where the model is; the bank too, unless the run asks for another.
+
+    Raises:
+        UserError: If its device cannot be used.
+    """
+    return MemoryBank(
+        config.bank_size,
+        width,
+        kind=config.bank,
+        dtype=getattr(torch, config.bank_dtype),
+        device=choose_device(config.bank_device) if config.bank_device else device,
+    )
+
+
+def pass_tokens(asked: int | None, device: torch.device) -> int:
     """What is asked for, else what fills a CPU's caches, or a GPU."""
-    return config.pass_tokens or (1024 if processes.device.type == "cpu" else 1 << 16)
+    return asked or (1024 if device.type == "cpu" else 1 << 16)
 
 
 def _detached(result: ContrastiveLoss) -> ContrastiveLoss:

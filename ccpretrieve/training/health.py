@@ -1,17 +1,9 @@
-"""Is training healthy? Leak, collapse and what is learned, measured while it runs (section 3.1).
+"""Is training healthy? Leak, collapse and what is learned, judged while it runs (section 3.1).
 
-With x, y of unit length, x+ the partner of x, M the candidates of a pair and L its loss:
-
-    alignment       E |x - x+|^2                                 Wang and Isola 2020; 0 is best
-    uniformity      log E_{x != y} exp(-2 |x - y|^2)             the same; 0 is collapse
-    effective rank  exp(-sum_k p_k log p_k), p_k = s_k / sum s   Roy and Vetterli 2007
-    spread          sqrt(E |x - E x|^2)                          0 is collapse
-    bound           log M - L  <=  I(s; s_c)                     van den Oord et al. 2018
-
-with s_1, s_2, ... the singular values of the rows about their mean. Batch norm in the head takes
-the mean out, so that embeddings that lie close together are no fault in themselves: the first token
-of a fresh XLM-R kind has a spread of 0.02 and trains well. They have collapsed when nothing can be
-told from them either. The leak has a module of its own, :mod:`ccpretrieve.training.leak`.
+:mod:`ccpretrieve.training.measures` says what is measured. Batch norm in the head takes the mean
+out, so that embeddings that lie close together are no fault in themselves: the first token of a
+fresh XLM-R kind has a spread of 0.02 and trains well. They have collapsed when nothing can be told
+from them either. The leak has a module of its own, :mod:`ccpretrieve.training.leak`.
 """
 
 import math
@@ -21,153 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-from ccpretrieve.model.losses import ContrastiveLoss
 from ccpretrieve.training.leak import LeakProbe
-from ccpretrieve.training.leak import leak_probe as leak_probe
-
-
-def alignment(z_c: Tensor, z_i: Tensor) -> float:
-    """Mean squared distance of partners at unit length: 0 to 4.
-
-    Args:
-        z_c: Shape ``(N, D)``.
-        z_i: Shape ``(N, D)``; row i is the partner of row i.
-    """
-    return (_unit(z_c) - _unit(z_i)).square().sum(dim=1).mean().item()
-
-
-def uniformity(z: Tensor, *, t: float = 2.0) -> float:
-    """Log of the mean Gaussian potential of two different rows at unit length.
-
-    Args:
-        z: Shape ``(N, D)``, N at least 2.
-        t: Of the potential exp(-t |x - y|^2).
-
-    Returns:
-        0 if all rows are one; about -2 t where they are spread evenly over many dimensions.
-    """
-    x = _unit(z)
-    potential = -t * (2 - 2 * x @ x.T)  # (N, N), as |x - y|^2 = 2 - 2 cos
-    potential.fill_diagonal_(-torch.inf)
-    return potential.logsumexp(dim=(0, 1)).item() - math.log(len(x) * (len(x) - 1))
-
-
-def effective_rank(z: Tensor) -> float:
-    """How many directions the rows use, about their mean, at unit length.
-
-    Returns:
-        From 1 to min(N - 1, D); 0 if all rows are one; NaN if a row is not finite.
-    """
-    x = _unit(z)
-    x = x - x.mean(dim=0)
-    if not x.isfinite().all():
-        return math.nan  # where eigvalsh would fail
-    gram = x @ x.T if len(x) <= x.shape[1] else x.T @ x
-    singular = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
-    if singular.max() < 1e-6:  # rounding alone
-        return 0.0
-    p = singular / singular.sum()
-    return float(torch.special.entr(p).sum().exp())
-
-
-def spread(z: Tensor) -> float:
-    """Root mean squared distance from the mean, at unit length: 0 to 1."""
-    x = _unit(z)
-    return (x - x.mean(dim=0)).square().sum(dim=1).mean().sqrt().item()
-
-
-def bank_accuracy(z_c: Tensor, z_i: Tensor, bank: Tensor) -> float:
-    """Share of rows whose partner is nearer, by cosine, than all of the bank; a draw is a miss.
-
-    Args:
-        z_c: Shape ``(N, P)``, with the head in evaluation mode.
-        z_i: Shape ``(N, P)``, likewise; row i is the partner of row i.
-        bank: Shape ``(M, P)``.
-
-    Returns:
-        Guessing gives 1 / (M + 1); NaN if the bank is empty.
-    """
-    if not len(bank):
-        return math.nan
-    x, y = _unit(z_c).float(), _unit(z_i).float()
-    best = (x @ F.normalize(bank.detach().float(), dim=1).T).amax(dim=1)
-    return float(((x * y).sum(dim=1) > best).float().mean())
-
-
-def information_bound(loss: float, candidates: float) -> float:
-    """Least mutual information of a sentence and its context that the loss proves, in nats.
-
-    It cannot exceed log of the number of candidates, and a leak makes it meaningless.
-
-    Args:
-        loss: Mean over pairs, in nats.
-        candidates: Terms of the denominator, the partner among them.
-    """
-    return math.log(candidates) - loss
-
-
-def _unit(z: Tensor) -> Tensor:
-    """Rows at unit length, in float64: distances of near rows are differences of near numbers."""
-    return F.normalize(z.detach().double(), dim=1)
-
-
-@dataclass(frozen=True)
-class Vitals:
-    """What one logged step looked like; the embeddings are the encoder's, before the head.
-
-    Attributes:
-        loss: Of the batch, mean over pairs, in nats.
-        candidates: Terms of its denominator.
-        accuracy: Share of pairs that beat all their negatives, the bank's among them.
-        bank_accuracy: See :func:`bank_accuracy`; NaN if it was not measured.
-        bound: See :func:`information_bound`.
-        alignment: Of centres and contexts.
-        uniformity: Of the centres.
-        effective_rank: Of the centres.
-        spread: Of the centres.
-    """
-
-    loss: float
-    candidates: float
-    accuracy: float
-    bank_accuracy: float
-    bound: float
-    alignment: float
-    uniformity: float
-    effective_rank: float
-    spread: float
-
-
-def measure(
-    h_c: Tensor, h_i: Tensor, contrast: ContrastiveLoss, *, bank_accuracy: float = math.nan
-) -> Vitals:
-    """Take the measures of one batch of one language.
-
-    Args:
-        h_c: Encoded centres, shape ``(N, D)``, N at least 2.
-        h_i: Their contexts, shape ``(N, D)``.
-        contrast: The batch's loss.
-        bank_accuracy: If it was measured.
-    """
-    loss = contrast.per_pair.detach().mean().item()
-    return Vitals(
-        loss=loss,
-        candidates=contrast.candidates,
-        accuracy=contrast.accuracy.item(),
-        bank_accuracy=bank_accuracy,
-        bound=information_bound(loss, contrast.candidates),
-        alignment=alignment(h_c, h_i),
-        uniformity=uniformity(h_c),
-        effective_rank=effective_rank(h_c),
-        spread=spread(h_c),
-    )
-
-
-# -- the verdict --
+from ccpretrieve.training.measures import Vitals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,9 +112,27 @@ class Health:
     def verdict(self) -> list[str]:
         """What is wrong now, a sentence each that begins with its kind; empty if nothing is."""
         found = [self._leak(), self._broken(), self._low_rank()]
-        if sum(course.count for course in self._courses.values()) >= self.thresholds.patience:
-            found += [self._collapse(), self._guessing()]
+        if self._observations() >= self.thresholds.patience:
+            found += [self._collapse(), self._diverged(), self._guessing()]
         return [warning for warning in found if warning]
+
+    def unmeasured(self) -> list[str]:
+        """Kinds of faults that an empty verdict does not rule out: too little was looked at."""
+        judged = self._observations() >= self.thresholds.patience
+        return ([] if self._probes else ["leak"]) + ([] if judged else ["collapse"])
+
+    def assurance(self) -> str:
+        """What may be said where the verdict is empty."""
+        lacking = self.unmeasured()
+        sound = [f"no {kind}" for kind in ("leak", "collapse") if kind not in lacking]
+        seen = f"{self._observations()} lines of the log, {len(self._probes)} probes"
+        if not sound:
+            return f"health: too little was measured to judge it ({seen})"
+        rest = f"; not measured enough: {', '.join(lacking)} ({seen})" if lacking else ""
+        return f"healthy: {', '.join(sound)}{rest}"
+
+    def _observations(self) -> int:
+        return sum(course.count for course in self._courses.values())
 
     def news(self) -> list[str]:
         """The part of the verdict whose kinds it did not have at the call before; for the log."""
@@ -277,10 +142,11 @@ class Health:
         return fresh
 
     def summary(self) -> dict[str, Any]:
-        """Verdict, medians of each language at the start and now, latest probes; as JSON."""
+        """Verdict and its gaps, medians of each language at the start and now, probes; as JSON."""
         names = [field.name for field in fields(Vitals)]
         return {
             "verdict": self.verdict(),
+            "unmeasured": self.unmeasured(),
             "languages": {
                 language: {
                     "observations": course.count,
@@ -362,9 +228,21 @@ class Health:
             "are guessed; lower the learning rate, or check --l2 and --batch-norm"
         )
 
+    def _diverged(self) -> str:
+        shown = self._where(self._is_diverged, "bound")
+        return shown and (
+            "diverged: the loss is above that of guessing, by more than at the start (bound "
+            f"{shown} nats); lower --learning-rate, or lengthen --warmup-steps"
+        )
+
     def _guessing(self) -> str:
         shown = self._where(
-            lambda course: self._is_guessing(course) and not self._is_collapsed(course), "bound"
+            lambda course: (
+                self._is_guessing(course)
+                and not self._is_collapsed(course)
+                and not self._is_diverged(course)
+            ),
+            "bound",
         )
         return shown and (
             f"guessing: the loss is that of guessing the context (bound {shown} nats); train "
@@ -373,6 +251,12 @@ class Health:
 
     def _is_guessing(self, course: _Course) -> bool:
         return course.count >= course.window and course.learned < self.thresholds.guessing
+
+    def _is_diverged(self, course: _Course) -> bool:
+        """Worse than guessing by more than learning is better, and than at the start."""
+        worse = course.learned < -self.thresholds.guessing
+        fallen = course.now("bound") < course.start("bound")
+        return course.count >= course.window and worse and fallen and not self._is_collapsed(course)
 
     def _is_collapsed(self, course: _Course) -> bool:
         return self._is_guessing(course) and course.now("spread") < self.thresholds.collapse_spread

@@ -19,11 +19,11 @@ from ccpretrieve.files import read_json, write_json
 from ccpretrieve.model import vocabulary
 from ccpretrieve.model.checkpoint import default_encoder, locate
 from ccpretrieve.training.process import Processes
-from ccpretrieve.training_config import PretrainConfig
+from ccpretrieve.training.states import CENSUS, START
+from ccpretrieve.training_config import SCRATCH_LAYERS, PretrainConfig
 
 logger = logging.getLogger(__name__)
 
-CENSUS, START = "census.json", "start"
 Sources = Mapping[str, DocumentSource]
 
 
@@ -33,7 +33,8 @@ def take_censuses(
     """Look at each language once; the first process does, the others read what it found.
 
     Raises:
-        UserError: If a language has less than one batch.
+        UserError: If a language has less than one batch, or a run that is resumed was begun with
+            other languages.
     """
     path = folder / CENSUS
     if processes.first and not path.is_file():
@@ -46,36 +47,68 @@ def take_censuses(
             _check(census, config, processes)
         write_json(path, {name: census.to_json() for name, census in taken.items()})
     processes.wait()
-    censuses = {name: Census.from_json(value) for name, value in read_json(path).items()}
+    censuses = _read(path)
+    if set(censuses) != set(sources):
+        raise UserError(
+            f"--corpus {config.corpus}: the run was begun with documents in "
+            f"{', '.join(sorted(censuses))}; there are {', '.join(sorted(sources))} now; put back "
+            "what has changed, or start anew in another --output"
+        )
     if processes.first:
         for census in censuses.values():
             logger.info("%s", describe(census))
     return censuses
 
 
+def _read(path: Path) -> dict[str, Census]:
+    """What was found before.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
+    try:
+        return {name: Census.from_json(value) for name, value in read_json(path).items()}
+    except (UserError, AttributeError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: damaged; remove it and documents are counted anew") from error
+
+
 def _check(census: Census, config: PretrainConfig, processes: Processes) -> None:
-    language = census.language
+    """Fail if a language has too little; what a census has not seen to its end may have more."""
+    if not census.complete:
+        return
+    language, dropped = census.language, f"dropped: {_dropped(census)}"
     if census.sentences < config.batch_size:
         raise UserError(
             f"{language}: {census.sentences} sentences are left after cleaning, fewer than "
-            f"a batch of {config.batch_size}; leave it out with --languages, or lower --batch-size"
+            f"a batch of {config.batch_size}; leave it out with --languages, or lower --batch-size "
+            f"({dropped})"
         )
+    none = "no document has" if not census.usable else f"only {census.usable} documents have"
+    each = f" for {processes.count} processes" if processes.count > 1 else ""
     if census.usable < processes.count:
-        none = "no document has" if not census.usable else f"only {census.usable} documents have"
-        each = f" for {processes.count} processes" if processes.count > 1 else ""
         raise UserError(
             f"{language}: {none} two sentences left after cleaning{each}, so there is no pair to "
-            "learn from; look at its text, or leave it out of --languages"
+            f"learn from; look at its text, or leave it out of --languages ({dropped})"
         )
+    if config.positive == "random" and census.usable < 2 * processes.count:
+        raise UserError(
+            f"{language}: {none} two sentences left after cleaning{each}, and --positive random "
+            "takes sentences of another one; leave it out of --languages"
+        )
+
+
+def _dropped(census: Census) -> str:
+    """How many sentences were dropped for what."""
+    counts = [f"{count} {reason}" for reason, count in census.dropped.items() if count]
+    return ", ".join(counts) or "none"
 
 
 def describe(census: Census) -> str:
     """One line about a language."""
-    dropped = ", ".join(f"{count} {reason}" for reason, count in census.dropped.items() if count)
     seen = "" if census.complete else " (the first of more)"
     return (
         f"{census.language}: {census.documents} documents{seen}, {census.sentences} sentences, "
-        f"dropped: {dropped or 'none'}"
+        f"dropped: {_dropped(census)}"
     )
 
 
@@ -102,7 +135,7 @@ def start_checkpoint(
                 texts,
                 vocabulary=config.scratch_vocabulary,
                 width=config.scratch_width,
-                layers=config.layers or 4,
+                layers=config.layers or SCRATCH_LAYERS,
                 heads=config.scratch_heads,
                 positions=config.max_length,
                 seed=config.seed,

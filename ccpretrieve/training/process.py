@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+#: What `accelerate launch` sets where several processes are asked for, but not how to start them.
+_LAUNCHED_FOR_MORE = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}
 
 
 class Processes:
@@ -64,6 +68,12 @@ class Processes:
         self.device: torch.device = self._accelerator.device
         if not self.first:  # what there is to say the first one says
             logging.getLogger("ccpretrieve").setLevel(logging.WARNING)
+        logger.info("processes: %d on %s, in %s", self.count, self.device.type, dtype)
+        if self.count == 1 and os.environ.keys() >= _LAUNCHED_FOR_MORE:
+            logger.warning(
+                "accelerate launch was to start several processes, and this one trains alone; add "
+                "--multi_gpu there (and --device cpu here, where there is no GPU)"
+            )
 
     @property
     def first(self) -> bool:
@@ -123,10 +133,31 @@ class Processes:
         """Rows of all processes, in their order; each may have any number."""
         if self.count == 1:
             return tensor
-        counts = self._accelerator.gather(torch.tensor([len(tensor)], device=tensor.device))
         padded = self._accelerator.pad_across_processes(tensor.contiguous(), dim=0)
         parts = self._accelerator.gather(padded).split(len(padded))
-        return torch.cat([part[:n] for part, n in zip(parts, counts.tolist(), strict=True)])
+        counts = self.counts(len(tensor))
+        return torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)])
+
+    def gather_with_gradient(self, tensor: Tensor) -> Tensor:
+        """As :meth:`gather`, and gradients flow back to the process whose rows they are of."""
+        if self.count == 1:
+            return tensor
+        from torch.distributed.nn.functional import all_gather
+
+        counts = self.counts(len(tensor))
+        missing = max(counts) - len(tensor)
+        padded = torch.nn.functional.pad(tensor, (0, 0, 0, missing)).contiguous()
+        parts: Sequence[Tensor] = all_gather(padded)  # type: ignore[no-untyped-call]
+        return torch.cat([part[:n] for part, n in zip(parts, counts, strict=True)])
+
+    def counts(self, own: int) -> list[int]:
+        """A number of each process, in their order."""
+        if self.count == 1:
+            return [own]
+        counts: list[int] = self._accelerator.gather(
+            torch.tensor([own], device=self.device)
+        ).tolist()
+        return counts
 
     def wait(self) -> None:
         """Until all processes are here."""
@@ -135,15 +166,31 @@ class Processes:
     def track(self, name: str, settings: Mapping[str, Any]) -> None:
         """Begin to log to the trackers."""
         plain = {key: str(value) for key, value in settings.items() if value is not None}
-        self._accelerator.init_trackers(name, config=plain)
+        _say_nothing_of_tensorboard()
+        with self._tracking():
+            self._accelerator.init_trackers(name, config=plain)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Hand values to the trackers."""
-        self._accelerator.log(dict(values), step=step)
+        with self._tracking():
+            self._accelerator.log(dict(values), step=step)
 
     def end(self) -> None:
         """Close the trackers."""
-        self._accelerator.end_training()
+        with self._tracking():
+            self._accelerator.end_training()
+
+    @contextlib.contextmanager
+    def _tracking(self) -> Iterator[None]:
+        """Go on without trackers if one cannot write: our own log says the same."""
+        try:
+            yield
+        except OSError as error:
+            self._accelerator.trackers = []
+            logger.warning(
+                "what trackers keep cannot be written (%s); going on without them",
+                error.strerror or error,
+            )
 
     def random_state(self) -> dict[str, Any]:
         """Of torch's generators, which dropout draws from."""
@@ -178,6 +225,18 @@ def _on_cpu(device: str | None) -> bool:
     return device == "cpu" or not torch.cuda.is_available()
 
 
+def _say_nothing_of_tensorboard() -> None:
+    """Let the thread that writes TensorBoard's files die in silence: the next call raises why."""
+    before = threading.excepthook
+
+    def hook(arguments: threading.ExceptHookArgs) -> None:
+        ours = type(arguments.thread).__module__.startswith("tensorboard")
+        if not (ours and isinstance(arguments.exc_value, OSError)):
+            before(arguments)
+
+    threading.excepthook = hook
+
+
 def _trackers(asked: Sequence[str] | None) -> list[str]:
     """The trackers to log to.
 
@@ -189,6 +248,8 @@ def _trackers(asked: Sequence[str] | None) -> list[str]:
     there = {"tensorboard": is_tensorboard_available(), "wandb": is_wandb_available()}
     if asked is None:
         return ["tensorboard"] if there["tensorboard"] else []
+    if tuple(asked) == ("none",):
+        return []
     for name in asked:
         if not there[name]:
             raise UserError(f"--trackers {name}: not installed; pip install {name}")

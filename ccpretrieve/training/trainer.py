@@ -4,90 +4,37 @@
                        clip, update, schedule, then what the objective does after an update
     every so often:    a line of the log, an evaluation, a state to resume from
 
-What is learned is an :class:`Objective`; CCP and DPR are two. Accelerate brings processes, devices,
-mixed precision and trackers. transformers' Trainer, the other candidate, owns the batch order, asks
-for a data set with a length, and has no place between update and next batch, where Algorithm 1
-fills its memory bank.
+What is learned is an :class:`~ccpretrieve.training.objective.Objective`. Accelerate brings
+processes, devices, mixed precision and trackers. transformers' Trainer, the other candidate, owns
+the batch order, asks for a data set with a length, and has no place between update and next batch,
+where Algorithm 1 fills its memory bank.
 
 A run that was killed and resumed takes the same steps as one that never was: a state holds
-parameters, optimiser, schedule, the objective with its data position, and every random state.
+parameters, optimiser, schedule, the objective with its data position, and every random state. What
+an update learns from is drawn before it begins, so that a document that cannot be read ends a run
+with the state of its last update.
 """
 
 import json
 import logging
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ccpretrieve.errors import UserError
+from ccpretrieve.training.objective import Loss, Objective
 from ccpretrieve.training.process import Processes
 from ccpretrieve.training.states import States
 from ccpretrieve.training_config import TrainingConfig
 
 logger = logging.getLogger(__name__)
-
-
-class Loss(NamedTuple):
-    """The loss of one forward pass.
-
-    Attributes:
-        value: A scalar to go down.
-        name: Which of an objective's losses it is, for the log.
-        tokens: Of the batch, without padding.
-        about: What the batch was, for the message if the loss is no number.
-    """
-
-    value: Tensor
-    name: str
-    tokens: int
-    about: str
-
-
-class Objective(ABC):
-    """What is learned, and from what.
-
-    Attributes:
-        module: Everything that has parameters; its forward pass is called through the trainer's
-            wrapper, so that gradients are averaged over processes.
-    """
-
-    module: nn.Module
-
-    def rates(self) -> dict[str, float]:
-        """Beginnings of parameters' names -> learning rates that are not the run's."""
-        return {}
-
-    @abstractmethod
-    def loss(self, module: nn.Module) -> Loss:
-        """Draw the next batch and compute its loss through ``module``, the wrapped module."""
-
-    @abstractmethod
-    def updated(self) -> None:
-        """Called after each update of the parameters."""
-
-    @abstractmethod
-    def measures(self) -> dict[str, float]:
-        """What the log says besides the losses; called when a line is written."""
-
-    @abstractmethod
-    def evaluate(self) -> dict[str, float]:
-        """Scores on held-out text, the deciding one first, higher is better; empty for none."""
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """All of this process's state but ``module``: tensors and plain values."""
-
-    @abstractmethod
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where :meth:`state_dict` was taken."""
 
 
 @dataclass
@@ -102,6 +49,7 @@ class Progress:
         best_step: Its step.
         scores: Of the last evaluation.
         losses: Name -> mean since the last line of the log.
+        ended: Why it ended before the last step, in words; empty if it did not.
     """
 
     step: int = 0
@@ -111,6 +59,7 @@ class Progress:
     best_step: int | None = None
     scores: dict[str, float] = field(default_factory=dict)
     losses: dict[str, float] = field(default_factory=dict)
+    ended: str = ""
 
 
 class Trainer:
@@ -139,13 +88,15 @@ class Trainer:
         self._trained = trained
         self._losses: dict[str, list[float]] = {}
         self._tokens = 0  # seen by this process
+        self._kept: int | None = None  # step of the newest state
         self._since = (time.monotonic(), 0)  # of the last line of the log: seconds, all tokens
 
     def run(self) -> Progress:
         """Train until ``max_steps`` or ``max_minutes``; leave a state of the end.
 
         Raises:
-            UserError: If a loss or gradient is no number; the last good state is kept.
+            UserError: If a loss or gradient is no number, and the last good state is kept; or if a
+                document cannot be read, and that of the last update is.
         """
         config = self.config
         self.module.train()
@@ -158,10 +109,13 @@ class Trainer:
             self._update()
             progress.step += 1
             progress.seconds = before + time.monotonic() - begun
-            over = progress.step == config.max_steps or self._out_of_time(begun)
+            progress.ended = self._out_of_time(begun)
+            over = progress.step == config.max_steps or bool(progress.ended)
             if progress.step % config.log_steps == 0 or over:
                 self._log()
             better = (progress.step % config.eval_steps == 0 or over) and self._evaluate()
+            progress.ended = progress.ended or self._out_of_patience()
+            over = over or bool(progress.ended)
             if progress.step % config.save_steps == 0 or over or better:
                 self._save()
             if over:
@@ -170,6 +124,7 @@ class Trainer:
 
     def _update(self) -> None:
         """One update of the parameters."""
+        self._draw()
         losses = []
         for number in range(self.accumulation):
             last = number == self.accumulation - 1
@@ -185,6 +140,22 @@ class Trainer:
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.objective.updated()
+
+    def _draw(self) -> None:
+        """Draw what the update learns from; where that fails, keep the state before it."""
+        failed: UserError | None = None
+        try:
+            self.objective.draw(self.accumulation)
+        except UserError as error:
+            failed = error
+        if not self.processes.any(failed is not None):
+            return
+        step = self.progress.step
+        if step and self._kept != step:
+            self._save()
+        way = f"; the state of step {step} is kept: mend that, and go on with --resume"
+        said = failed or "another process could not read its documents"
+        raise UserError(f"{said}{way if step else ''}") from failed
 
     def _check(self, losses: list[Loss]) -> None:
         """Keep the losses for the log; stop if one is no number."""
@@ -215,12 +186,20 @@ class Trainer:
         left = max(config.max_steps - step, 0)
         return left / max(config.max_steps - config.warmup_steps, 1)
 
-    def _out_of_time(self, begun: float) -> bool:
-        """Whether any process has trained for ``max_minutes``; all must stop at the same step."""
+    def _out_of_time(self, begun: float) -> str:
+        """That any process has trained for ``max_minutes``: all must stop at the same step."""
         limit = self.config.max_minutes
-        if limit is None:
-            return False
-        return self.processes.any(time.monotonic() - begun >= 60 * limit)
+        if limit is None or not self.processes.any(time.monotonic() - begun >= 60 * limit):
+            return ""
+        return f"after {limit:g} minutes"
+
+    def _out_of_patience(self) -> str:
+        """That ``patience`` evaluations were no better than the best."""
+        patience, progress = self.config.patience, self.progress
+        if patience is None or progress.best_step is None:
+            return ""
+        waited = (progress.step - progress.best_step) // self.config.eval_steps
+        return f"after {waited} evaluations without a better one" if waited >= patience else ""
 
     def _log(self) -> None:
         """Write a line of the log; means are over all processes."""
@@ -231,7 +210,7 @@ class Trainer:
         progress.tokens = round(measured.pop("tokens") * self.processes.count)
         now = time.monotonic()
         since, tokens = self._since
-        measured["learning_rate"] = float(self.schedule.get_last_lr()[0])
+        measured["learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         measured["tokens_per_second"] = (progress.tokens - tokens) / max(now - since, 1e-9)
         self._since, self._losses = (now, progress.tokens), {}
         progress.losses = measured
@@ -261,7 +240,7 @@ class Trainer:
         self.states.log(progress.step, scores)
         deciding = next(iter(scores.values()))
         logger.info("step %d: %s %.4f", progress.step, next(iter(scores)), deciding)
-        if progress.best is not None and deciding <= progress.best:
+        if progress.best is not None and not self.objective.better(deciding, progress.best):
             return False
         progress.best, progress.best_step = deciding, progress.step
         return True
@@ -288,6 +267,7 @@ class Trainer:
             "weights": self._agreed_weights(),
         }
         self.states.save(self.progress.step, common, own, best=self.progress.best_step)
+        self._kept = self.progress.step
 
     def _agreed_weights(self) -> float:
         """Sum over all weights, after a check that it is that of the other processes.
@@ -302,7 +282,21 @@ class Trainer:
         return own
 
     def _resume(self) -> None:
+        step = self.states.newest() or 0
         common, own = self.states.load()
+        try:
+            self._take_up(common, own)
+            if self.progress.step != step:
+                raise ValueError(f"it is of step {self.progress.step}")
+        except UserError:
+            raise
+        except Exception as error:  # torch's and ours, of a state that is not whole
+            raise self.states.damaged(step, error) from error
+        self._kept = self.progress.step
+        logger.info("going on after step %d", self.progress.step)
+
+    def _take_up(self, common: dict[str, Any], own: dict[str, Any]) -> None:
+        """Become what a state was taken from, but for the rates, which are those of this run."""
         self.progress = Progress(**common["progress"])
         if self.progress.step > self.config.max_steps:
             raise UserError(
@@ -312,12 +306,16 @@ class Trainer:
         module = self.processes.unwrapped(self.module)
         module.load_state_dict(common["module"] | own["buffers"])
         self._losses, self._tokens = own["losses"], own["tokens"]
+        rates = [group["initial_lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(common["optimizer"])
         self.schedule.load_state_dict(common["schedule"])
+        self.schedule.base_lrs = rates
+        share = self._rate(self.schedule.last_epoch)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["initial_lr"], group["lr"] = rate, rate * share
         self.processes.load_scaler_state(common["scaler"])
         self.objective.load_state_dict(own["objective"])
         self.processes.load_random_state(own["random"])
-        logger.info("going on after step %d", self.progress.step)
 
     def _bar(self) -> Iterator[int]:
         """Steps that are left, with a bar on a terminal."""
@@ -329,10 +327,12 @@ class Trainer:
             total=config.max_steps, initial=progress.step, unit="step", disable=hidden
         ) as bar:
             while progress.step < config.max_steps:
-                yield progress.step
-                shown = {name: f"{value:.4g}" for name, value in progress.losses.items()}
-                bar.set_postfix({k: v for k, v in shown.items() if k in _SHOWN}, refresh=False)
-                bar.update()
+                try:
+                    yield progress.step
+                finally:  # also where the last step ends the loop
+                    shown = {name: f"{value:.4g}" for name, value in progress.losses.items()}
+                    bar.set_postfix({k: v for k, v in shown.items() if k in _SHOWN}, refresh=False)
+                    bar.update(progress.step - bar.n)
 
 
 _SHOWN = ("ccp", "mlm", "dpr", "tokens_per_second")
@@ -345,7 +345,7 @@ def _accumulation(config: TrainingConfig, processes: int) -> int:
         UserError: If they do not come out even.
     """
     together = config.batch_size * processes
-    passes, rest = divmod(config.accumulated_batch_size, together)
+    passes, rest = divmod(config.accumulated_batch_size or together, together)
     if rest or not passes:
         raise UserError(
             f"--accumulated-batch-size {config.accumulated_batch_size} must be a multiple of "
@@ -355,19 +355,19 @@ def _accumulation(config: TrainingConfig, processes: int) -> int:
 
 
 def _optimizer(config: TrainingConfig, objective: Objective) -> torch.optim.Optimizer:
-    """Adam or AdamW; norms and biases are not decayed."""
-    groups: defaultdict[tuple[float, float], list[nn.Parameter]] = defaultdict(list)
-    rates = objective.rates()
+    """Adam or AdamW; norms and biases are not decayed, and parts are the same at any rate."""
+    groups: defaultdict[tuple[str, float], list[nn.Parameter]] = defaultdict(list)
+    rates = {**objective.rates(), "": config.learning_rate}
     for name, parameter in objective.module.named_parameters():
         if parameter.requires_grad:
-            own = [rate for start, rate in rates.items() if name.startswith(start)]
+            part = next(start for start in rates if name.startswith(start))
             decay = config.weight_decay if parameter.ndim > 1 else 0.0
-            groups[(*own, config.learning_rate)[0], decay].append(parameter)
+            groups[part, decay].append(parameter)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(
         [
-            {"params": parameters, "lr": rate, "weight_decay": decay}
-            for (rate, decay), parameters in groups.items()
+            {"params": parameters, "lr": rates[part], "weight_decay": decay}
+            for (part, decay), parameters in groups.items()
         ],
         fused=True,
     )

@@ -18,7 +18,9 @@ from torch import Tensor
 from ccpretrieve.data.batches import Batch
 from ccpretrieve.model.losses import ContrastiveLoss
 from ccpretrieve.model.projection import Projection
-from ccpretrieve.training.health import Health, bank_accuracy, leak_probe, measure
+from ccpretrieve.training.health import Health
+from ccpretrieve.training.leak import leak_probe
+from ccpretrieve.training.measures import Vitals, bank_accuracy, measure
 
 logger = logging.getLogger(__name__)
 
@@ -73,13 +75,14 @@ class Watch:
         self.l2 = l2
         self.probe_steps = probe_steps
         self._seen: Seen | None = None
+        self._resumed: tuple[str, Vitals] | None = None  # of the latest batch before a resume
         self._bank_accuracy = math.nan
         self._recent: defaultdict[str, deque[Batch]] = defaultdict(lambda: deque(maxlen=PROBED))
 
     @torch.no_grad()
     def saw(self, seen: Seen) -> None:
         """Keep the latest batch."""
-        self._seen = seen
+        self._seen, self._resumed = seen, None
         self._recent[seen.batch.language].append(seen.batch)
         self._bank_accuracy = math.nan
         if seen.bank is not None:
@@ -91,15 +94,24 @@ class Watch:
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """Vitals of the latest batch, for the log; warnings go to it too."""
-        seen, self._seen = self._seen, None
-        if seen is None or seen.batch.centers < 2:
+        latest = self._latest()
+        self._seen = self._resumed = None
+        if latest is None:
             return {}
-        h_c, h_i = sides(seen.batch, seen.h)
-        vitals = measure(h_c, h_i, seen.result, bank_accuracy=self._bank_accuracy)
-        self.health.observe(seen.batch.language, vitals)
+        language, vitals = latest
+        self.health.observe(language, vitals)
         for warning in self.health.news():
             logger.warning("%s", warning)
         return {name: value for name, value in asdict(vitals).items() if math.isfinite(value)}
+
+    def _latest(self) -> tuple[str, Vitals] | None:
+        """Language and vitals of the latest batch since the last line of the log, if any."""
+        seen = self._seen
+        if seen is None or seen.batch.centers < 2:
+            return self._resumed
+        h_c, h_i = sides(seen.batch, seen.h)
+        vitals = measure(h_c, h_i, seen.result, bank_accuracy=self._bank_accuracy)
+        return seen.batch.language, vitals
 
     @torch.no_grad()
     def probe(self, step: int, e: int) -> None:
@@ -132,13 +144,21 @@ class Watch:
         )
         self.health.observe_probe(step, language, probe)
 
+    @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
-        """What Health knows; the latest batches are not kept, so the next probe may come later."""
-        return self.health.state_dict()
+        """What Health knows, and the vitals of the latest batch.
+
+        The batches themselves are not kept, so the next probe may come later.
+        """
+        latest = self._latest()
+        kept = None if latest is None else [latest[0], asdict(latest[1])]
+        return {"health": self.health.state_dict(), "latest": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where :meth:`state_dict` was taken."""
-        self.health.load_state_dict(state)
+        self.health.load_state_dict(state["health"])
+        kept = state["latest"]
+        self._resumed = None if kept is None else (kept[0], Vitals(**kept[1]))
 
 
 def sides(batch: Batch, rows: Tensor) -> tuple[Tensor, Tensor]:

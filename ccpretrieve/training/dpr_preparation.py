@@ -1,0 +1,273 @@
+"""What fine-tuning needs before its first step: examples, towers, what is scored (section 4.3).
+
+examples     of all of --train, checked and trimmed, in training/examples.jsonl
+towers       one Transformer, or two that start alike
+evaluation   questions of --dev with their passages; a corpus to search
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccpretrieve.data.example_store import ExampleStore, passage_key, prepare
+from ccpretrieve.data.examples import ExampleSource, open_examples
+from ccpretrieve.data.inputs import Inputs, Text
+from ccpretrieve.data.question_batches import Choice, QuestionBatcher
+from ccpretrieve.data.records import Passage
+from ccpretrieve.data.registry import open_corpus
+from ccpretrieve.errors import UserError
+from ccpretrieve.files import make_directory, write_json
+from ccpretrieve.finetune_config import FIRST, FinetuneConfig
+from ccpretrieve.model import trainable
+from ccpretrieve.model.checkpoint import PASSAGE, QUERY, tower
+from ccpretrieve.model.settings import EncoderSettings
+from ccpretrieve.model.trainable import Trainable
+from ccpretrieve.training.process import Processes
+from ccpretrieve.training.ranking import DevSet, RankingEvaluation, Searched
+from ccpretrieve.training.states import DEV, EXAMPLES
+
+logger = logging.getLogger(__name__)
+
+#: Most passages of a corpus that is searched while training.
+SEARCHED = 200_000
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is learned from and what is scored, opened and not read yet.
+
+    Attributes:
+        train: Of --train.
+        dev: Of --dev.
+    """
+
+    train: Sequence[ExampleSource]
+    dev: Sequence[ExampleSource]
+
+
+def open_sources(config: FinetuneConfig) -> Sources:
+    """Find what --train and --dev name.
+
+    Raises:
+        UserError: If something is not there.
+    """
+    return Sources(
+        [open_examples(name, "train", config.data_dir) for name in config.train],
+        [open_examples(name, "dev", config.data_dir) for name in config.dev],
+    )
+
+
+def stored(
+    sources: Sequence[ExampleSource],
+    path: Path,
+    processes: Processes,
+    *,
+    positives: int | None,
+    negatives: int,
+) -> ExampleStore:
+    """Examples on disk; the first process writes them unless they are there.
+
+    Raises:
+        UserError: If they cannot be read, or none is left.
+    """
+    if processes.first and not path.is_file():
+        prepared = prepare(
+            sources,
+            make_directory(path.parent) / path.name,
+            positives=positives,
+            negatives=negatives,
+        )
+        write_json(path.with_suffix(".json"), prepared.to_json())
+        names = ", ".join(source.name for source in sources)
+        logger.info("%s: %d examples%s", names, prepared.count, _left_out(prepared.dropped))
+        if prepared.fewer_negatives:
+            logger.warning(
+                "%s: %d examples have fewer than %d hard negatives; theirs are not filled up",
+                *(names, prepared.fewer_negatives, negatives),
+            )
+    processes.wait()
+    return ExampleStore.open(path)
+
+
+def _left_out(dropped: dict[str, int]) -> str:
+    return (
+        f" ({'; '.join(f'{n} left out: {why}' for why, n in dropped.items())})" if dropped else ""
+    )
+
+
+def load_towers(config: FinetuneConfig, path: Path) -> tuple[Trainable, Trainable | None]:
+    """Open the towers for training; the second is None where one does for both.
+
+    Raises:
+        UserError: If they cannot be loaded, or are two where one is asked for.
+    """
+    places = [tower(path, QUERY), tower(path, PASSAGE)]
+    if config.tied and places[0] != places[1]:
+        raise UserError(f"{path}: has two towers; leave --tied out, or start from one of them")
+    opened = [_load(config, place) for place in (places[:1] if config.tied else places)]
+    return opened[0], opened[1] if len(opened) > 1 else None
+
+
+def _load(config: FinetuneConfig, path: Path) -> Trainable:
+    start = trainable.load(path, masked=False, layers=config.layers, dropout=config.dropout)
+    for length in (config.query_length, config.passage_length):
+        trainable.check_length(path, start.encoder, length)
+    if config.freeze_embeddings:
+        start.encoder.get_input_embeddings().requires_grad_(False)
+    if config.gradient_checkpointing:
+        trainable.recompute_activations(start.whole)
+    return start
+
+
+def tokenizing(settings: EncoderSettings, tokenizer: Any) -> Inputs:
+    """Tokenises as `encode` and `search` will."""
+    return Inputs(
+        tokenizer,
+        query_length=settings.query_length,
+        passage_length=settings.passage_length,
+        query_prefix=settings.query_prefix,
+        passage_prefix=settings.passage_prefix,
+        title=settings.title,
+        strip_question_mark=settings.strip_question_mark,
+    )
+
+
+def make_batcher(
+    config: FinetuneConfig,
+    sources: Sequence[ExampleSource],
+    inputs: Inputs,
+    folder: Path,
+    processes: Processes,
+) -> QuestionBatcher:
+    """The data of this process.
+
+    Raises:
+        UserError: If the examples cannot be read, or are fewer than a batch.
+    """
+    most = config.hard_negatives if config.negative == FIRST else config.negative_pool
+    store = stored(sources, folder / EXAMPLES, processes, positives=None, negatives=most)
+    return QuestionBatcher(
+        store,
+        inputs,
+        batch_size=config.batch_size,
+        choice=Choice(config.hard_negatives, config.positive, config.negative),
+        language_exponent=config.language_exponent,
+        one_language=config.one_language_batches,
+        seed=config.seed,
+        rank=processes.rank,
+        processes=processes.count,
+    )
+
+
+# -- evaluation --
+
+
+def make_evaluation(
+    config: FinetuneConfig,
+    sources: Sequence[ExampleSource],
+    inputs: Inputs,
+    folder: Path,
+    processes: Processes,
+) -> RankingEvaluation | None:
+    """What scores the towers while they are trained; None if nothing is asked for.
+
+    Raises:
+        UserError: If the examples or the corpus cannot be read.
+    """
+    dev = None
+    if sources:
+        store = stored(
+            sources, folder / DEV, processes, positives=None, negatives=config.dev_negatives
+        )
+        dev = _dev_set(config, store, inputs)
+    searched = None
+    if config.dev_corpus is not None:
+        searched = _searched(config, config.dev_corpus, inputs)
+    if dev is None and searched is None:
+        return None
+    return RankingEvaluation(
+        dev,
+        searched,
+        best_by=config.best_by,
+        batch_size=config.batch_size,
+        similarity=config.similarity,
+        temperature=config.temperature,
+        mask_positives=config.mask_positives,
+    )
+
+
+class _Pool:
+    """Passages, each once, by the order in which they come."""
+
+    def __init__(self) -> None:
+        self.passages: list[Passage] = []
+        self._rows: dict[int, int] = {}
+
+    def rows(self, passages: Sequence[Passage]) -> NDArray[np.int64]:
+        """Where they are; those that are new are taken in."""
+        found = []
+        for passage in passages:
+            key = passage_key(passage)
+            if key not in self._rows:
+                self._rows[key] = len(self.passages)
+                self.passages.append(passage)
+            found.append(self._rows[key])
+        return np.array(found, dtype=np.int64)
+
+
+def _dev_set(config: FinetuneConfig, store: ExampleStore, inputs: Inputs) -> DevSet:
+    """Questions with their passages: those of all of them are ranked by each."""
+    pool, questions = _Pool(), []
+    targets, batched, known = [], [], []
+    for number in range(len(store)):
+        example = store[number]
+        questions.append(example.question)
+        positives, negatives = pool.rows(example.positives), pool.rows(example.negatives)
+        targets.append(positives[0])
+        batched.append(np.concatenate([positives[:1], negatives[: config.hard_negatives]]))
+        known.append(positives)
+    return DevSet(
+        inputs.questions(questions),
+        inputs.passages(pool.passages),
+        np.array(targets, dtype=np.int64),
+        batched,
+        known,
+    )
+
+
+def _searched(config: FinetuneConfig, name: str, inputs: Inputs) -> Searched:
+    corpus = open_corpus(name, config.data_dir)
+    topics, qrels = corpus.topics(config.dev_split), corpus.qrels(config.dev_split)
+    judged = [topic for topic in topics if topic.id in qrels]
+    if not judged:
+        raise UserError(
+            f"--dev-corpus {name}: no topic of split {config.dev_split} has a judgement; name "
+            "another --dev-split"
+        )
+    passages = list(_few(name, corpus.records()))
+    questions = inputs.questions([topic.text for topic in judged])
+    texts = inputs.passages(passages)
+    return Searched(
+        dict(zip((topic.id for topic in judged), questions, strict=True)),
+        _by_id(passages, texts),
+        {topic.id: qrels[topic.id] for topic in judged},
+    )
+
+
+def _by_id(passages: Sequence[Passage], texts: Sequence[Text]) -> dict[str, Text]:
+    return dict(zip((passage.id for passage in passages), texts, strict=True))
+
+
+def _few(name: str, records: Any) -> Iterator[Passage]:
+    for number, record in enumerate(records):
+        if number == SEARCHED:
+            raise UserError(
+                f"--dev-corpus {name}: more than {SEARCHED:,} passages, too many to be encoded at "
+                "every evaluation; name a smaller corpus"
+            )
+        yield record.passage

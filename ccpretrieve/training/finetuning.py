@@ -1,0 +1,140 @@
+"""Fine-tuning by DPR's objective, from its settings to its checkpoint (section 4.3)."""
+
+import dataclasses
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ccpretrieve.finetune_config import FinetuneConfig
+from ccpretrieve.model import trainable
+from ccpretrieve.model.checkpoint import PASSAGE, QUERY, default_encoder, locate, tower
+from ccpretrieve.model.settings import EncoderSettings, read_settings
+from ccpretrieve.training import dpr_preparation as preparation
+from ccpretrieve.training.ccp import pass_tokens
+from ccpretrieve.training.dpr import DPR, DprModule, DprObjective
+from ccpretrieve.training.export import Part, export
+from ccpretrieve.training.process import Processes
+from ccpretrieve.training.session import Work
+from ccpretrieve.training.trainer import Progress
+
+logger = logging.getLogger(__name__)
+
+
+class Finetuning(Work):
+    """Questions and passages, one tower or two.
+
+    Args:
+        config: Of the run.
+    """
+
+    name = DPR
+    config: FinetuneConfig
+
+    def __init__(self, config: FinetuneConfig) -> None:
+        self.config = config
+
+    def find(self, processes: Processes) -> None:
+        """See :meth:`Work.find`."""
+        config = self.config
+        self._sources = preparation.open_sources(config)
+        self._path = locate(config.encoder or default_encoder())
+        self.settings = _settings(config, self._path)
+        for role in dict.fromkeys((QUERY, PASSAGE)):
+            trainable.check(
+                tower(self._path, role),
+                masked=False,
+                layers=config.layers,
+                prefix=self.settings.query_prefix,
+                length=max(config.query_length, config.passage_length),
+                whole_words=False,
+            )
+
+    def prepare(self, folder: Path, processes: Processes) -> DprObjective:
+        """See :meth:`Work.prepare`."""
+        config = self.config
+        torch.manual_seed(config.seed)
+        self._towers = preparation.load_towers(config, self._path)
+        query, passage = self._towers
+        inputs = preparation.tokenizing(self.settings, query.tokenizer)
+        self.batcher = preparation.make_batcher(
+            config, self._sources.train, inputs, folder, processes
+        )
+        evaluation = preparation.make_evaluation(
+            config, self._sources.dev, inputs, folder, processes
+        )
+        module = DprModule(
+            query,
+            passage,
+            self.settings.pooling,
+            pass_tokens(config.pass_tokens, processes.device),
+            config.chunk_size,
+        )
+        if config.compile:
+            module.compile_towers()
+        torch.manual_seed(config.seed + 1 + processes.rank)  # dropout differs between processes
+        self._updates = _updates(config, self.batcher.steps_per_epoch, processes.count)
+        logger.info(
+            "%d examples, %d updates in at most %g epochs",
+            *(len(self.batcher.store), self._updates, config.epochs),
+        )
+        return DprObjective(config, module, self.batcher, processes, evaluation)
+
+    def steps(self) -> int:
+        """See :meth:`Work.steps`."""
+        return self._updates
+
+    def export(self) -> None:
+        """See :meth:`Work.export`."""
+        query, passage = self._towers
+        parts = [Part("", query.whole, query.tokenizer)]
+        if passage is not None:
+            parts = [
+                Part(QUERY, query.whole, query.tokenizer),
+                Part(PASSAGE, passage.whole, passage.tokenizer),
+            ]
+        export(parts, self.settings, self.config.output)
+
+    def report(self, progress: Progress) -> dict[str, Any]:
+        """See :meth:`Work.report`."""
+        counts = self.batcher.counts
+        for what in ("questions", "passages"):
+            if cut := counts[f"truncated_{what}"]:
+                logger.info("%d of %d %s were cut", cut, counts[what], what)
+        return {"epoch": self.batcher.epoch, "examples": len(self.batcher.store), "seen": counts}
+
+
+def _settings(config: FinetuneConfig, path: Path) -> EncoderSettings:
+    """Those of the checkpoint that comes of it, and of the text it is trained on."""
+    settings, _ = read_settings(path, config.encoder or str(path))
+    settings = settings.override(
+        pooling=config.pooling,
+        query_length=config.query_length,
+        passage_length=config.passage_length,
+        query_prefix=config.query_prefix,
+        passage_prefix=config.passage_prefix,
+        title=config.title,
+    )
+    return dataclasses.replace(
+        settings,
+        layer=-1,
+        similarity=config.similarity,
+        normalize=config.similarity == "cosine",
+        strip_question_mark=config.strip_question_mark,
+        calibration=None,
+    )
+
+
+def _updates(config: FinetuneConfig, batches: int, processes: int) -> int:
+    """Updates that --epochs and --max-steps leave.
+
+    Args:
+        config: Of the run.
+        batches: Of one process in an epoch.
+        processes: How many there are.
+    """
+    together = config.accumulated_batch_size or config.batch_size * processes
+    passes = max(1, together // (config.batch_size * processes))
+    return min(config.max_steps, max(1, math.ceil(config.epochs * batches / passes)))
