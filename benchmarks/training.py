@@ -157,7 +157,7 @@ def write_documents(folder: Path, count: int) -> None:
 
 def ours(settings: dict[str, Any]) -> dict[str, float]:
     """The trainer's own steps."""
-    from ccpretrieve import pretrain
+    from ccpretrieve.training.pretraining import Pretraining
     from ccpretrieve.training.process import Processes
     from ccpretrieve.training.states import FOLDER, States
     from ccpretrieve.training.trainer import Trainer
@@ -165,8 +165,9 @@ def ours(settings: dict[str, Any]) -> dict[str, float]:
     config = _config(settings)
     folder = make_directory(config.output / FOLDER)
     processes = Processes(config, folder)
-    found = pretrain.inputs(config, processes)
-    objective, _ = pretrain.prepare(config, found, folder, processes)
+    work = Pretraining(config)
+    work.find(processes)
+    objective = work.prepare(folder, processes)
     trainer = Trainer(config, objective, processes, States(config.output, processes))
     begun = 0.0
     updated = objective.updated
@@ -186,16 +187,17 @@ def bare(settings: dict[str, Any]) -> dict[str, float]:
     """Forward, backward and optimiser step of the same batches, and no more."""
     import torch
 
-    from ccpretrieve import pretrain
     from ccpretrieve.model.pooling import pool
+    from ccpretrieve.training.pretraining import Pretraining
     from ccpretrieve.training.process import Processes
     from ccpretrieve.training.states import FOLDER
 
     config = _config(settings)
     folder = make_directory(config.output / FOLDER)
     processes = Processes(config, folder)
-    found = pretrain.inputs(config, processes)
-    objective, _ = pretrain.prepare(config, found, folder, processes)
+    work = Pretraining(config)
+    work.find(processes)
+    objective = work.prepare(folder, processes)
     model = objective.module.whole.base_model.train()
     batches = [objective.batcher.next() for _ in range(settings["steps"] + 2)]
     trained = [p for p in model.parameters() if p.requires_grad]

@@ -11,9 +11,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 from ccpretrieve.errors import UserError
 
@@ -67,13 +67,32 @@ def parse(config: type[C], argv: Sequence[str], verb: str) -> C | str:
             config: YAML file of settings; flags on the line win over it.
             print_config: Print the settings as YAML, for --config, and stop.
         """
+        sources: dict[str, dict[str, Any]] = {}
         if config is not None:
-            settings = read_yaml(config, asked)
-            app.config = (cyclopts.config.Dict(settings, source=str(config)),)
+            sources[str(config)] = read_yaml(config, asked)
+        if (preset := _preset(tokens, [*sources.values()], asked)) is not None:
+            sources["--preset"] = preset
+        app.config = tuple(cyclopts.config.Dict(s, source=name) for name, s in sources.items())
         built = app(tokens, exit_on_error=False, print_error=False)
         return to_yaml(built) if print_config and built is not None else built
 
     return app.meta(argv, exit_on_error=False, print_error=False)  # type: ignore[no-any-return]
+
+
+def _preset(
+    tokens: Sequence[str], files: Sequence[Mapping[str, Any]], config: type["Config"]
+) -> dict[str, Any] | None:
+    """Settings of the preset that is named on the line, else in a file; None without one.
+
+    A name that there is none of is left to the config to refuse.
+    """
+    named = [settings["preset"] for settings in files if "preset" in settings]
+    for place, token in enumerate(tokens):
+        flag, _, value = token.partition("=")
+        if flag == "--preset":
+            named.insert(0, value or next(iter(tokens[place + 1 :]), ""))
+    chosen = config.PRESETS.get(named[0]) if named else None
+    return None if chosen is None else {k.replace("_", "-"): v for k, v in chosen.items()}
 
 
 def _join_lines_of_help(config: type) -> None:

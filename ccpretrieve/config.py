@@ -7,10 +7,10 @@ checkpoint or the index, as its line says. Combinations that cannot work fail he
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 from cyclopts import Parameter
 
@@ -76,7 +76,21 @@ class Config:
         quiet: Say nothing but results and errors.
     """
 
+    #: Name of a preset -> settings that it stands for, under those that are given.
+    PRESETS: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
     quiet: Annotated[bool, Switch] = False
+
+    @classmethod
+    def of_preset(cls, preset: str, **given: Any) -> Self:
+        """The settings of a preset, but for those that are given.
+
+        Raises:
+            UserError: If there is no such preset, or the settings cannot work.
+        """
+        if preset not in cls.PRESETS:
+            raise unknown("preset", preset, tuple(cls.PRESETS))
+        return cls(**{"preset": preset, **cls.PRESETS[preset], **given})
 
     def __post_init__(self) -> None:
         for setting, text in self._texts():

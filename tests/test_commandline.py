@@ -18,12 +18,14 @@ from ccpretrieve.config import (
     SearchConfig,
 )
 from ccpretrieve.errors import UserError
+from ccpretrieve.mine_config import MineConfig
 from ccpretrieve.training_config import PretrainConfig
 from ccpretrieve.values import to_yaml
 
 VERBS = [verb for verb in console.VERBS if verb != "pyserini"]
 CONFIGS = [
-    *(CorporaConfig, EncodeConfig, EvaluateConfig, IndexConfig, PretrainConfig, SearchConfig),
+    *(CorporaConfig, EncodeConfig, EvaluateConfig, IndexConfig, MineConfig, PretrainConfig),
+    SearchConfig,
 ]
 
 
@@ -358,3 +360,23 @@ def test_the_console_script_lists_the_verbs_and_knows_near_ones(monkeypatch, cap
     monkeypatch.setattr(sys, "argv", ["ccpretrieve", "encdoe"])
     with pytest.raises(SystemExit, match="did you mean 'encode'"):
         console.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (48, 20.0)),
+        (["--preset", "dpr"], (128, 40.0)),
+        (["--preset=dpr", "--epochs", "3"], (128, 3.0)),  # a flag wins
+        (["--config", "FILE"], (64, 40.0)),  # so does a file, which names the preset
+        (["--config", "FILE", "--preset", "ccp"], (64, 20.0)),
+    ],
+)
+def test_a_preset_stands_under_flags_and_files(tmp_path, words, expected):
+    from ccpretrieve.finetune_config import FinetuneConfig
+
+    file = tmp_path / "settings.yaml"
+    file.write_text("preset: dpr\nbatch-size: 64\n")
+    words = [str(file) if word == "FILE" else word for word in words]
+    made = parse(FinetuneConfig, ["--train", "nq", "--output", "x", *words], "finetune")
+    assert (made.batch_size, made.epochs) == expected

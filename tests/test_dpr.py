@@ -10,6 +10,7 @@ import torch
 import torch.multiprocessing
 
 from ccpretrieve.data.example_store import passage_key
+from ccpretrieve.data.examples import Example
 from ccpretrieve.data.inputs import Inputs
 from ccpretrieve.data.question_batches import Choice, compose
 from ccpretrieve.data.records import Passage
@@ -21,8 +22,6 @@ from ccpretrieve.training import dpr
 from ccpretrieve.training.dpr import DprModule, DprObjective, known_positives
 from ccpretrieve.training.process import Processes
 from ccpretrieve.training.ranking import DevSet, RankingEvaluation, Searched, average_rank
-
-from ccpretrieve.data.examples import Example  # isort: skip
 
 NILE = Passage("1", "The Nile flows north.", "Nile")
 SEA = Passage("2", "The Sea is wide and the day is long and a b c d e f g.", "Sea")
@@ -206,6 +205,9 @@ class _Fixed:
 
     def next(self):
         return self.batch
+
+    def state_dict(self):
+        return {}
 
 
 def _one_of_two(rank, port, checkpoint, folder):

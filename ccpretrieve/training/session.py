@@ -60,9 +60,9 @@ class Work(ABC):
             UserError: If there is not enough to learn from, or the encoder cannot be loaded.
         """
 
-    @abstractmethod
     def steps(self) -> int:
-        """Updates in all; known once it is prepared."""
+        """Updates in all; asked once it is prepared."""
+        return self.config.max_steps
 
     @abstractmethod
     def export(self) -> None:
