@@ -10,6 +10,7 @@ reading, checking, sorting and writing; the others are given their texts in memo
 encoding alone.
 """
 
+import importlib
 import sys
 import time
 from collections.abc import Callable
@@ -183,12 +184,11 @@ def search(settings: Settings) -> Settings:
     return searchers.compare(settings)
 
 
-def training(name: str) -> Callable[[Settings], Settings]:
-    """A task of :mod:`benchmarks.training`, whose libraries the others need not import."""
+def training(module: str, name: str) -> Callable[[Settings], Settings]:
+    """A task of a module of trainings, whose libraries the others need not import."""
 
     def task(settings: Settings) -> Settings:
-        from benchmarks import training as tasks
-
+        tasks = importlib.import_module(f"benchmarks.{module}")
         prepare_torch(settings)
         result: Settings = getattr(tasks, name)(settings)
         return result
@@ -202,9 +202,11 @@ TASKS: dict[str, Callable[[Settings], Settings]] = {
     "pyserini": pyserini,
     "memory": memory,
     "search": search,
-    "train-ours": training("ours"),
-    "train-bare": training("bare"),
-    "train-data": training("data"),
+    "train-ours": training("training", "ours"),
+    "train-bare": training("training", "bare"),
+    "train-data": training("training", "data"),
+    "finetune-ours": training("finetuning", "ours"),
+    "finetune-sentence-transformers": training("finetuning", "theirs"),
 }
 
 

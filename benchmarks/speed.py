@@ -4,6 +4,7 @@
     python -m benchmarks.speed search
     python -m benchmarks.speed memory
     python -m benchmarks.speed train --corpus data/longdocs --encoder intfloat/multilingual-e5-small
+    python -m benchmarks.speed finetune --train jaquad --encoder intfloat/multilingual-e5-small
     python -m benchmarks.speed data
 
 Every measurement is a process of its own with pinned threads; tools take turns, and medians are
@@ -34,6 +35,7 @@ from benchmarks.encoding import (
     prepare_checkpoint,
     prepare_corpus,
 )
+from benchmarks.finetuning import FinetuneSpeedConfig, run_finetune
 from benchmarks.measure import in_child
 from benchmarks.searchers import BARE, TOOLS
 from benchmarks.table import grid
@@ -320,6 +322,11 @@ def _train(config: TrainSpeedConfig) -> str:
         return run_train(config, work)
 
 
+def _finetune(config: FinetuneSpeedConfig) -> str:
+    with _work_folder() as work:
+        return run_finetune(config, work)
+
+
 def _data(config: DataMemoryConfig) -> str:
     with _work_folder() as work:
         return run_data(config, work)
@@ -331,6 +338,9 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "search": lambda argv: command(run_search, SearchSpeedConfig, "benchmarks.speed search", argv),
     "memory": lambda argv: command(run_memory, MemorySpeedConfig, "benchmarks.speed memory", argv),
     "train": lambda argv: command(_train, TrainSpeedConfig, "benchmarks.speed train", argv),
+    "finetune": lambda argv: command(
+        _finetune, FinetuneSpeedConfig, "benchmarks.speed finetune", argv
+    ),
     "data": lambda argv: command(_data, DataMemoryConfig, "benchmarks.speed data", argv),
 }
 
@@ -342,7 +352,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         VERBS[verb](rest)
         return
     if verb in ("--help", "-h"):
-        print("python -m benchmarks.speed {encode,search,memory,train,data} [--help]")
+        print("python -m benchmarks.speed {encode,search,memory,train,finetune,data} [--help]")
         return
     print(f"error: {unknown('measurement', verb, list(VERBS))}", file=sys.stderr)
     sys.exit(2)

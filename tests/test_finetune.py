@@ -124,9 +124,7 @@ def test_the_right_passage_is_learned(questions, tiny_checkpoint, tmp_path):
         )
     )
     losses = [line["dpr"] for line in log(out)]
-    accuracy = [line["accuracy"] for line in log(out)]
     assert losses[-1] < losses[0] / 2
-    assert accuracy[-1] > accuracy[0]
 
 
 @pytest.mark.slow
