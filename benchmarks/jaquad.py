@@ -2,7 +2,8 @@
 
     python -m benchmarks.jaquad --jaquad data/jaquad/ja --xquad data/xquad --encoder E
 
-    mine      hard negatives of the training questions, by BM25        python -m ccpretrieve.mine
+    mine      hard negatives of the training questions, by BM25, among the passages that no test
+              question is judged for                                python -m ccpretrieve.mine
     train     from the first layers of E, in so many minutes, with hard negatives and without
     test      MRR@100 on JaQuAD's test questions, in 2,000 passages: all that are judged for them,
               and of the others those first by a hash of their id
@@ -16,7 +17,7 @@ import gzip
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -144,11 +145,14 @@ def mined(config: JaquadConfig) -> Path:
     path = config.work / "train.json"
     if path.is_file():
         return path
-    lines = config.work / "train.jsonl"
+    corpus, lines = FolderCorpus(config.jaquad), config.work / "train.jsonl"
+    of_test = {passage for grades in corpus.qrels("test").values() for passage in grades}
+    others = {record.passage.id for record in corpus.records()} - of_test
+    write_collection(corpus, others, "train", config.work / "train")
     mine.run(
         MineConfig(
-            corpus=str(config.jaquad),
-            split="train",
+            corpus=str(config.work / "train"),
+            lang="ja",
             from_="bm25",
             answers=config.jaquad / "answers.train.jsonl",
             output=lines,
@@ -169,11 +173,22 @@ def subset(config: JaquadConfig) -> Path:
     if (config.work / "data.json").is_file():
         return folder
     corpus = FolderCorpus(config.jaquad)
-    qrels = corpus.qrels("test")
-    topics = [topic for topic in corpus.topics("test") if topic.id in qrels]
-    judged = {passage for grades in qrels.values() for passage in grades}
+    judged = {passage for grades in corpus.qrels("test").values() for passage in grades}
     ids = sorted({record.passage.id for record in corpus.records()} - judged, key=_hash)
     kept = judged | set(ids[: max(0, config.passages - len(judged))])
+    topics = write_collection(corpus, kept, "test", folder)
+    write_json(config.work / "data.json", {"test questions": topics, "passages": len(kept)})
+    return folder
+
+
+def write_collection(corpus: FolderCorpus, kept: Collection[str], split: str, folder: Path) -> int:
+    """Some passages of a corpus with a split's topics and judgements, in Mr.TyDi's layout.
+
+    Returns:
+        Topics written: those that are judged.
+    """
+    qrels = corpus.qrels(split)
+    topics = [topic for topic in corpus.topics(split) if topic.id in qrels]
     make_directory(folder / "collection")
     with atomic(folder / "collection" / "docs.jsonl.gz") as file, gzip.open(file, "wb") as stream:
         for record in corpus.records():
@@ -181,12 +196,11 @@ def subset(config: JaquadConfig) -> Path:
                 contents = f"{passage.title}\n\n{passage.text}"
                 line = json.dumps({"id": passage.id, "contents": contents}, ensure_ascii=False)
                 stream.write(line.encode() + b"\n")
-    with atomic(folder / "topic.test.tsv") as stream:
+    with atomic(folder / f"topic.{split}.tsv") as stream:
         stream.writelines(f"{topic.id}\t{topic.text}\n".encode() for topic in topics)
-    with atomic(folder / "qrels.test.txt") as stream:
+    with atomic(folder / f"qrels.{split}.txt") as stream:
         stream.writelines(_judgements(qrels))
-    write_json(config.work / "data.json", {"test questions": len(topics), "passages": len(kept)})
-    return folder
+    return len(topics)
 
 
 def _hash(name: str) -> str:

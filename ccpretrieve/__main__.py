@@ -14,6 +14,7 @@ VERBS = {
     "search": "search an index: topics into a run, or a typed question",
     "evaluate": "score runs against relevance judgements",
     "pretrain": "pretrain an encoder on documents, by contrastive context prediction",
+    "mine": "find hard negatives for questions, by BM25 or an index",
     "calibrate": "fit the cross-lingual calibration: shift, scale, rotate",
     "pyserini": "Pyserini's own commands, with our encoders registered",
 }

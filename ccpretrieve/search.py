@@ -93,11 +93,9 @@ def _corpus_name(config: SearchConfig) -> str:
 
 
 def _open(config: SearchConfig, folder: Path) -> "Index":
-    from ccpretrieve.retrieval.faiss_index import Index
-    from ccpretrieve.retrieval.meta import open_encoder
+    from ccpretrieve.retrieval.dense import open_index
 
-    index = Index.load(folder)  # before the weights: what is wrong with it is said at once
-    index.encoder = open_encoder(
+    return open_index(
         folder,
         config.encoder,
         calibration=config.calibration,
@@ -105,7 +103,6 @@ def _open(config: SearchConfig, folder: Path) -> "Index":
         dtype=config.dtype,
         batch_tokens=config.batch_tokens,
     )
-    return index
 
 
 def _topics(config: SearchConfig) -> tuple[str, list[Topic], str] | None:
@@ -145,18 +142,16 @@ def search_topics(
     Returns:
         The run file.
     """
+    from ccpretrieve.retrieval.dense import Dense
     from ccpretrieve.retrieval.runfile import write_run
 
     tag = names.check_tag(config.tag or _tag(index))
     path = config.output or names.run_file(name, tag)
     _spare_input(config, index, path)
     hits = config.hits or HITS_OF_A_RUN
-    questions = [topic.text for topic in topics]
-    spoken = [topic.language or language for topic in topics]
-    encoded = index.encoder.embed_queries(questions, language=spoken)
-    found = index.rank(encoded.vectors, hits)
-    ranking = {topic.id: scores for topic, scores in zip(topics, found, strict=True)}
-    write_run(path, ranking, tag, _made_by(config, index, tag, hits, encoded.truncated))
+    dense = Dense(index, language)
+    ranking = dense.search(topics, hits)
+    write_run(path, ranking, tag, _made_by(config, index, tag, hits, dense.truncated))
     return path
 
 
