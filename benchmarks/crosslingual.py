@@ -36,11 +36,12 @@ class CrosslingualConfig(Config):
         calibration: File that `python -m ccpretrieve.calibrate` wrote for this encoder.
         encoder: Checkpoint directory or hub name. Default: CCPRETRIEVE_ENCODER.
         passages: Language of the passages.
-        languages: Of the questions. Default: all others that --data and --calibration have.
+        languages: Of the questions. Default: all that --data and --calibration have; the mean is
+            over those that are not the passages' own.
         pooling: cls or mean. Default: the checkpoint's.
         layer: Hidden states to pool. Default: the checkpoint's.
         similarity: dot or cosine. Default: the checkpoint's.
-        title: Of a passage: none, join or pair. Default: the checkpoint's.
+        title: Of a passage: pair, join or drop. Default: the checkpoint's.
         query_prefix: Put before every question. Default: the checkpoint's.
         passage_prefix: Put before every passage. Default: the checkpoint's.
         work: Where indexes and runs are written.
@@ -86,7 +87,8 @@ class Comparison:
         languages = list(self.ways[RAW])
         body = [[code, *self._cells([code])] for code in languages]
         others = [code for code in languages if code != self.passages]
-        body.append([f"mean of {len(others)}", *self._cells(others)])
+        if others:
+            body.append([f"mean of {len(others)}", *self._cells(others)])
         return grid([head, *body])
 
     def _cells(self, languages: Sequence[str]) -> list[str]:
@@ -106,6 +108,7 @@ def run(config: CrosslingualConfig) -> Comparison:
         UserError: If the data, the encoder or the calibration cannot be used.
     """
     languages = _languages(config)
+    _check_raw(config)
     make_directory(config.work)
     ways = {}
     for way in WAYS:
@@ -126,6 +129,19 @@ def _languages(config: CrosslingualConfig) -> tuple[str, ...]:
         if code not in fitted:
             raise UserError(f"{config.calibration}: has no statistics of {code}; fit them too")
     return wanted
+
+
+def _check_raw(config: CrosslingualConfig) -> None:
+    """Fail if a checkpoint would calibrate unasked: nothing would be raw."""
+    from ccpretrieve.model.checkpoint import default_encoder, locate
+    from ccpretrieve.model.settings import read_settings
+
+    name = config.encoder or default_encoder()
+    if (own := read_settings(locate(name), name)[0].calibration) is not None:
+        raise UserError(
+            f"encoder {name}: names a calibration of its own, {own}, so that nothing of it is raw; "
+            "take that out of its ccpretrieve.json"
+        )
 
 
 def _indexed(config: CrosslingualConfig, calibration: Path | None, way: str) -> Path:

@@ -155,6 +155,7 @@ def ours(settings: dict[str, Any]) -> dict[str, float]:
         similarity="cosine",
         temperature=0.05,
         hard_negatives=0,
+        strip_question_mark=False,
         log_steps=5,
         warmup_steps=0,
         schedule="constant",

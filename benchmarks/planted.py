@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.table import grid
 from ccpretrieve.commandline import command
@@ -26,6 +27,8 @@ from ccpretrieve.errors import UserError
 from ccpretrieve.model.calibration_file import Embeddings
 
 logger = logging.getLogger("ccpretrieve.benchmarks.planted")
+
+Rows = NDArray[np.int64]
 
 ROTATED, STRETCHED, BOTH = KINDS = ("rotated", "stretched", "both")
 FACTOR = 2.5  # s
@@ -107,7 +110,9 @@ def embedded(config: PlantedConfig) -> Embeddings:
     (source,) = open_documents(config.texts, (config.language,)).values()
     texts = list(itertools.islice(distinct(source), config.rows))
     if len(texts) < config.rows:
-        raise UserError(f"{config.texts}: has {len(texts)} sentences of {config.language}")
+        raise UserError(
+            f"{config.texts}: has {len(texts)} sentences of {config.language}; lower --rows to that"
+        )
     encoder = Encoder.load(
         config.encoder,
         pooling=config.pooling,
@@ -118,9 +123,7 @@ def embedded(config: PlantedConfig) -> Embeddings:
     return encoder.encode_queries(texts)
 
 
-def plant(
-    x: Embeddings, kind: str, noise: float, seed: int
-) -> tuple[Embeddings, "np.ndarray[tuple[int], np.dtype[np.intp]]"]:
+def plant(x: Embeddings, kind: str, noise: float, seed: int) -> tuple[Embeddings, Rows]:
     """Transform the rows and shuffle them.
 
     Args:
@@ -148,9 +151,7 @@ def plant(
     return (y + offset)[order].astype(np.float32), order
 
 
-def score(
-    x: Embeddings, y: Embeddings, order: "np.ndarray[tuple[int], np.dtype[np.intp]]", seed: int
-) -> tuple[Mapping[str, float], int]:
+def score(x: Embeddings, y: Embeddings, order: Rows, seed: int) -> tuple[Mapping[str, float], int]:
     """Accuracy under every chain of steps, and how many rotations were kept."""
     from ccpretrieve.retrieval.bitext import accuracy
 

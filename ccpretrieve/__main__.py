@@ -14,6 +14,7 @@ VERBS = {
     "search": "search an index: topics into a run, or a typed question",
     "evaluate": "score runs against relevance judgements",
     "pretrain": "pretrain an encoder on documents, by contrastive context prediction",
+    "finetune": "fine-tune an encoder on questions and passages, by dense passage retrieval",
     "mine": "find hard negatives for questions, by BM25 or an index",
     "calibrate": "fit the cross-lingual calibration: shift, scale, rotate",
     "pyserini": "Pyserini's own commands, with our encoders registered",

@@ -130,7 +130,12 @@ class FinetuneConfig(TrainingConfig):
         share("--language-exponent", self.language_exponent)
         if self.dropout is not None:
             share("--dropout", self.dropout)
-        if self.batch_size == 1 and not self.hard_negatives and self.accumulated_batch_size is None:
+        if self.negative == RANDOM and self.negative_pool < self.hard_negatives:
+            raise UserError(
+                f"--negative-pool {self.negative_pool} is less than --hard-negatives "
+                f"{self.hard_negatives}, which are drawn from it; raise it"
+            )
+        if self.batch_size == 1 and not self.hard_negatives:
             raise UserError("--batch-size 1 without --hard-negatives leaves no negative; raise one")
         if self.best_by == MRR and self.dev_corpus is None:
             raise UserError("--best-by mrr is of --dev-corpus; name a corpus, or decide by rank")

@@ -1,14 +1,16 @@
 """Retrieval across languages: the same index raw and calibrated, by the commands' own functions."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from benchmarks.crosslingual import CrosslingualConfig, run
+from benchmarks.crosslingual import Comparison, CrosslingualConfig, run
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
+from ccpretrieve.model.settings import read_settings, write_settings
 from ccpretrieve.retrieval import meta
 
 TEXTS = {
@@ -77,9 +79,21 @@ def test_both_ways_are_scored_and_the_change_is_between_them(
     last = str(report).splitlines()[-1]
     assert last.startswith("mean of 1")  # the passages' own language is not in the mean
     assert f"{change:+.4f}" in last
+    alone = Comparison("en", {way: {"en": scores["en"]} for way, scores in report.ways.items()})
+    assert "mean" not in str(alone)
     for way, is_calibrated in (("raw", False), ("calibrated", True)):
         made = meta.read(tmp_path / "work" / f"en.{way}.index")
         assert (made["encoder"]["calibration"] is not None) == is_calibrated
+
+
+def test_a_checkpoint_that_calibrates_by_itself_is_refused(
+    tmp_path, data, calibration, tiny_checkpoint
+):
+    own = shutil.copytree(tiny_checkpoint, tmp_path / "own")
+    settings, _ = read_settings(own, str(own))
+    write_settings(own, settings.override(calibration="c.safetensors"))
+    with pytest.raises(UserError, match=r"names a calibration of its own, c\.safetensors"):
+        run(CrosslingualConfig(data=data, calibration=calibration, encoder=str(own)))
 
 
 def test_a_language_that_is_not_there_is_named(data, calibration, tiny_checkpoint):

@@ -1,8 +1,10 @@
 """DPR's objective: towers, gradient caching, several processes, ranks; by hand and by loops."""
 
+import json
 import math
 import os
 import socket
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 import torch.multiprocessing
 
 from ccpretrieve.data.example_store import passage_key
-from ccpretrieve.data.examples import Example
+from ccpretrieve.data.examples import Example, open_examples
 from ccpretrieve.data.inputs import Inputs
 from ccpretrieve.data.question_batches import Choice, compose
 from ccpretrieve.data.records import Passage
@@ -20,6 +22,7 @@ from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.model.losses import dpr_loss
 from ccpretrieve.training import dpr
 from ccpretrieve.training.dpr import DprModule, DprObjective, known_positives
+from ccpretrieve.training.dpr_preparation import make_evaluation
 from ccpretrieve.training.process import Processes
 from ccpretrieve.training.ranking import DevSet, RankingEvaluation, Searched, average_rank
 
@@ -254,7 +257,91 @@ def test_two_processes_learn_what_one_learns_from_the_batch_of_both(tiny_checkpo
         assert_same(each["gradients"], gradients(module), atol=1e-5)
 
 
+class _Counting(_Fixed):
+    """Says how many batches it has handed out."""
+
+    count = 0
+
+    def next(self):
+        self.count += 1
+        return self.batch
+
+    def state_dict(self):
+        return {"count": self.count}
+
+
+def test_what_was_drawn_and_not_learned_from_is_drawn_again_on_resuming(tiny_checkpoint, tmp_path):
+    start = load(tiny_checkpoint)
+    settings = config(tmp_path)
+    module = DprModule(start, None, "mean", pass_tokens=1000)
+    data = _Counting(batch_of(start))
+    objective = DprObjective(settings, module, data, Processes(settings, tmp_path))
+    objective.draw(2)  # another process could not draw its own: the state of before is kept
+    assert objective.state_dict()["data"] == {"count": 0}
+    for _ in range(2):
+        objective.loss(module)
+    assert objective.state_dict()["data"] == {"count": 2}
+
+
 # -- scores while training --
+
+
+@pytest.mark.parametrize(("measure", "rises"), [("rank", False), ("nll", False), ("mrr", True)])
+def test_better_is_a_lower_rank_or_loss_or_a_higher_mrr(tiny_checkpoint, tmp_path, measure, rises):
+    settings = config(tmp_path)  # its best_by is rank, also where only a corpus is searched
+    start = load(tiny_checkpoint)
+    module = DprModule(start, None, "mean", pass_tokens=1000)
+    objective = DprObjective(
+        *(settings, module, _Fixed(None), Processes(settings, tmp_path)),
+        lambda towers: {measure: 0.5},
+    )
+    assert objective.evaluate() == {measure: 0.5}
+    assert objective.better(0.6, 0.5) == rises
+    assert objective.better(0.4, 0.5) != rises
+
+
+def test_each_question_of_dev_brings_its_first_positive_and_its_hard_negatives(
+    tiny_checkpoint, tmp_path
+):
+    records = [
+        {
+            "question": example.question,
+            "positive_ctxs": [{"title": p.title, "text": p.text} for p in example.positives],
+            "hard_negative_ctxs": [{"title": p.title, "text": p.text} for p in example.negatives],
+        }
+        for example in EXAMPLES
+    ]
+    other = {"title": "", "text": "also x y"}
+    records[3]["positive_ctxs"].append(other)
+    path = tmp_path / "dev.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    alone = SimpleNamespace(first=True, wait=lambda: None)
+    start = load(tiny_checkpoint)
+    evaluation = make_evaluation(
+        *(config(tmp_path / "out"), [open_examples(str(path))], inputs(start), tmp_path / "kept"),
+        alone,
+    )
+    dev = evaluation.dev
+    # pool: q0's NILE SEA HILL, q1's SEA HILL, q2's KING NILE, q3's HILL KING SEA, each once;
+    # `other`, a second positive, is ranked by none
+    expected = inputs(start).passages([NILE, SEA, HILL, KING])
+    assert [text.ids.tolist() for text in dev.passages] == [text.ids.tolist() for text in expected]
+    assert dev.targets.tolist() == [0, 1, 3, 2]
+    assert [rows.tolist() for rows in dev.batched] == [[0, 1], [1, 2], [3, 0], [2, 3]]
+    assert [rows.tolist() for rows in dev.known] == [[0], [1, 3], [3], [2]]
+
+
+def test_vectors_that_are_no_numbers_are_not_ranked():
+    vectors = torch.tensor([[1.0, 0.0], [float("nan"), 0.0]])
+    texts = [_Text(0), _Text(1)]
+    dev = DevSet(texts, texts, np.array([0, 1]), [np.array([0]), np.array([1])], [])
+    evaluation = RankingEvaluation(
+        *(dev, None),
+        **{"best_by": "rank", "batch_size": 2, "similarity": "dot", "temperature": 1.0},
+        mask_positives=False,
+    )
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        evaluation(_Given(vectors, vectors))
 
 
 def test_the_average_rank_is_counted_from_nought_and_draws_count_half():

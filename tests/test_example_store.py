@@ -72,6 +72,13 @@ def test_languages_are_known_by_number(tmp_path):
     assert prepared.by_language == {"": 1, "fi": 1, "ja": 3, 'od"d\\': 1}
 
 
+def test_a_language_may_have_any_name(tmp_path):
+    name = 'Old "Japanese"\n' + 100 * "ja"
+    _, store = made(tmp_path, example("a", language=name), example("b", language="ja"))
+    assert store.languages == (name, "ja")
+    assert store[0].language == name
+
+
 def test_what_cannot_be_learned_from_is_left_out_with_its_reason_and_first_place(tmp_path, caplog):
     empty = Passage("e", " \n", "\t")
     prepared, store = made(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.model import random_checkpoint
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.search import run as search
+from ccpretrieve.training.dpr import DprObjective
+from ccpretrieve.training.finetuning import updates
 
 ROOT = Path(__file__).parents[1]
 THINGS = ["river", "mountain", "city", "water", "island", "king", "winter", "school"]
@@ -96,7 +99,8 @@ def test_the_result_is_a_checkpoint_that_everyone_loads(questions, tiny_checkpoi
     folders = {"query": made, "document": made}
     if not tied:
         folders = {"query": made / "query", "document": made / "passage"}
-        assert (weights(made / "query")[next(iter(weights(made / "query")))] != 0).any()
+        one, other = weights(made / "query"), weights(made / "passage")
+        assert any((one[name] != other[name]).any() for name in one)
     theirs = {
         name: SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         for name, folder in folders.items()
@@ -130,12 +134,12 @@ def test_the_right_passage_is_learned(questions, tiny_checkpoint, tmp_path):
 @pytest.mark.slow
 def test_a_resumed_run_is_the_run_that_was_never_stopped(questions, tiny_checkpoint, tmp_path):
     settings = {"dev": (str(questions),), "negative": "random", "positive": "random"}
-    whole = run(config(questions, tiny_checkpoint, tmp_path / "a", **settings))
-    part = config(
-        questions, tiny_checkpoint, tmp_path / "b", schedule="constant", max_steps=4, **settings
+    whole = run(config(questions, tiny_checkpoint, tmp_path / "a", schedule="constant", **settings))
+    run(
+        config(
+            questions, tiny_checkpoint, tmp_path / "b", schedule="constant", max_steps=4, **settings
+        )
     )
-    whole = run(config(questions, tiny_checkpoint, tmp_path / "c", schedule="constant", **settings))
-    run(part)
     parts = run(
         config(
             *(questions, tiny_checkpoint, tmp_path / "b"),
@@ -279,6 +283,30 @@ def test_what_cannot_work_is_said_before_anything_is_read(tmp_path, tiny_checkpo
         assert not any((tmp_path / "out").glob("*"))
 
 
+def test_a_checkpoint_of_two_towers_is_not_written_over(tmp_path, tiny_checkpoint, questions):
+    for role in ("query", "passage"):
+        shutil.copytree(tiny_checkpoint, tmp_path / "out" / role)
+    with pytest.raises(UserError, match="holds a checkpoint; choose another folder"):
+        run(config(questions, tiny_checkpoint, tmp_path / "out"))
+
+
+def test_towers_that_read_texts_differently_are_refused(tmp_path, tiny_checkpoint, questions):
+    shutil.copytree(tiny_checkpoint, tmp_path / "two" / "query")
+    random_checkpoint.build(tmp_path / "two" / "passage", ["a b c"], vocabulary=270)
+    with pytest.raises(UserError, match="its towers have different vocabularies"):
+        run(config(questions, tmp_path / "two", tmp_path / "out", tied=False))
+    with pytest.raises(UserError, match="has two towers; leave --tied out"):
+        run(config(questions, tmp_path / "two", tmp_path / "out", tied=True))
+
+
+def test_a_warm_up_longer_than_the_run_is_said(questions, tiny_checkpoint, tmp_path, caplog):
+    settings = {"max_steps": 2, "save_steps": 9}
+    run(config(questions, tiny_checkpoint, tmp_path / "a", warmup_steps=1, **settings))
+    assert "--warmup-steps" not in caplog.text
+    run(config(questions, tiny_checkpoint, tmp_path / "b", warmup_steps=2, **settings))
+    assert "--warmup-steps 2: the rate never rises to --learning-rate in 2 updates" in caplog.text
+
+
 def test_a_checkpoint_of_another_architecture_is_one_line(tmp_path, questions, tiny_checkpoint):
     strange = tmp_path / "strange"
     random_checkpoint.build(strange, ["a b c"], vocabulary=270)
@@ -295,9 +323,86 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path):
         ({"best_by": "mrr"}, "--best-by mrr is of --dev-corpus"),
         ({"patience": 2}, "--patience counts evaluations"),
         ({"batch_size": 1, "hard_negatives": 0}, "leaves no negative"),
+        (
+            {"batch_size": 1, "hard_negatives": 0, "accumulated_batch_size": 4},
+            "leaves no negative",
+        ),
+        (
+            {"negative": "random", "hard_negatives": 5, "negative_pool": 1},
+            "--negative-pool 1 is less than --hard-negatives 5",
+        ),
         ({"epochs": 0.0}, "--epochs must be above 0"),
         ({"chunk_size": 0}, "--chunk-size must be at least 1"),
         ({"positive": "last"}, "unknown positive"),
     ):
         with pytest.raises(UserError, match=says):
             FinetuneConfig(output=tmp_path, **{"train": ("x",), **settings})
+
+
+def test_only_a_corpus_to_search_decides_by_what_it_finds(questions, tmp_path):
+    settings = config(questions, "x", tmp_path, dev_corpus="c", max_steps=2)
+    objective = DprObjective(settings, None, None, None, lambda module: {"mrr": 0.3})
+    objective.evaluate()
+    assert objective.better(0.4, 0.3)  # the higher is better, although ranks decide by default
+    objective = DprObjective(settings, None, None, None, lambda module: {"rank": 3.0})
+    objective.evaluate()
+    assert objective.better(2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"query_length": 4, "query_prefix": "a b c d"}, "--query-length 4: the prefix"),
+        ({"passage_length": 4, "passage_prefix": "a b c d"}, "--passage-length 4: the prefix"),
+        ({"query_length": 9999}, "use --query-length"),
+    ],
+)
+def test_a_text_that_the_prefix_fills_is_refused_by_its_flag(
+    questions, tiny_checkpoint, tmp_path, settings, says
+):
+    with pytest.raises(UserError, match=says):
+        run(config(questions, tiny_checkpoint, tmp_path / "out", **settings))
+
+
+@pytest.mark.slow
+def test_a_model_that_names_its_width_otherwise_is_exported(questions, tiny_checkpoint, tmp_path):
+    import transformers
+
+    start = tmp_path / "distil"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
+    made = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=16, n_layers=1, n_heads=2, hidden_dim=16
+    )
+    transformers.DistilBertModel(made).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    out = run(config(questions, start, tmp_path / "out", max_steps=1))
+    assert Encoder.load(out, device="cpu").encode_queries(["who"]).shape == (1, 16)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "no padding"])
+def test_a_start_that_cannot_be_trained_is_one_line(questions, tmp_path, tiny_checkpoint, kind):
+    start = tmp_path / "start"
+    shutil.copytree(tiny_checkpoint, start)
+    if kind == "decoder":
+        described = {"model_type": "t5", "d_model": 8, "vocab_size": 400, "num_layers": 1}
+        (start / "config.json").write_text(json.dumps(described | {"is_encoder_decoder": True}))
+        says = "a t5 has a decoder, which is not trained here"
+    else:
+        path = start / "tokenizer_config.json"
+        described = json.loads(path.read_text()) | {"pad_token": None}
+        path.write_text(json.dumps(described | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+        (start / "special_tokens_map.json").unlink(missing_ok=True)
+        says = "its tokenizer has no padding token"
+    with pytest.raises(UserError, match=says):
+        run(config(questions, start, tmp_path / "out"))
+    assert not any((tmp_path / "out").glob("*"))
+
+
+def test_epochs_without_end_are_max_steps(tmp_path):
+    settings = FinetuneConfig(train=("x",), output=tmp_path, epochs=1e308, max_steps=7)
+    assert updates(settings, batches=10, processes=1) == 7
+    assert updates(FinetuneConfig(train=("x",), output=tmp_path, epochs=0.5), 10, 1) == 5
+    accumulated = FinetuneConfig(
+        train=("x",), output=tmp_path, batch_size=4, accumulated_batch_size=16, epochs=1.0
+    )
+    assert updates(accumulated, batches=10, processes=2) == 5  # two batches each an update

@@ -73,7 +73,7 @@ def test_the_table_has_a_row_for_each_transform_and_noise(tmp_path, tiny_checkpo
     lines = [f"The {a} of the {b}." for a in ("Nile", "sea", "day") for b in ("x", "y", "z")]
     (tmp_path / "en.txt").write_text("\n".join(lines) + "\n")
     config = {"texts": str(tmp_path), "encoder": str(tiny_checkpoint), "noise": (0.1,)}
-    with pytest.raises(UserError, match="has 9 sentences of en"):
+    with pytest.raises(UserError, match="has 9 sentences of en; lower --rows"):
         run(PlantedConfig(**config, rows=10))
     with pytest.raises(UserError, match="--noise must be 0 or more, got -1"):
         PlantedConfig(**config | {"noise": (-1.0,)})

@@ -42,7 +42,7 @@ EMPTY = "empty passage"
 TWICE = "passage that the example has already"
 IS_POSITIVE = "negative that is a positive of the same example"
 
-_LANGUAGE = re.compile(rb'\{"language": ("(?:[^"\\]|\\.)*"), ')
+_LANGUAGE = re.compile(rb'\{"language": ("(?:[^"\\\n]|\\.)*"), ')
 
 
 def passage_key(passage: Passage) -> int:
@@ -257,8 +257,7 @@ class ExampleStore:
         starts, codes = array.array("q", [0]), []
         names: dict[bytes, str] = {}
         while starts[-1] < len(view):
-            line = view[starts[-1] : starts[-1] + 64]
-            match = _LANGUAGE.match(line)
+            match = _LANGUAGE.match(view, starts[-1])
             end = view.find(b"\n", starts[-1])
             if match is None or end < 0:
                 raise _foreign(path, len(starts))

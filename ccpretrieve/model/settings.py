@@ -24,6 +24,7 @@ from ccpretrieve.files import read_json
 from ccpretrieve.model import known
 
 FILE = "ccpretrieve.json"
+_WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # what kinds of models call theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,8 @@ def write_settings(directory: Path, settings: EncoderSettings) -> None:
         {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    width = read_json(directory / "config.json")["hidden_size"]
+    config = read_json(directory / "config.json")
+    width = next(config[name] for name in _WIDTHS if name in config)
     for path in paths[1 : len(kinds)]:
         (directory / path).mkdir(exist_ok=True)
     pooling = {

@@ -95,6 +95,7 @@ def check(
     prefix: str,
     length: int,
     whole_words: bool,
+    flag: str = "--max-length",
 ) -> int:
     """Fail if training could not start from a checkpoint, before its weights are read.
 
@@ -105,6 +106,7 @@ def check(
         prefix: What will be put before every sentence.
         length: Tokens that will be kept of a sentence.
         whole_words: Whether whole words will be masked.
+        flag: What ``length`` was asked for by.
 
     Returns:
         D, the width of its hidden states.
@@ -123,19 +125,23 @@ def check(
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cannot be loaded for training: {reason}") from error
+    if config.is_encoder_decoder:
+        raise UserError(f"{path}: a {config.model_type} has a decoder, which is not trained here")
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"{path}: its tokenizer has no padding token")
     encoder = whole.base_model
     if masked:
         _head(path, whole)
     if layers is not None:
         keep_layers(path, encoder, layers)
-    check_length(path, encoder, length)
-    check_prefix(tokenizer, prefix, length)
+    check_length(path, encoder, length, flag)
+    check_prefix(tokenizer, prefix, length, flag)
     if whole_words and not tokenizer.is_fast:
         raise UserError(f"{path}: --whole-words needs a fast tokenizer (tokenizer.json)")
     return int(encoder.config.hidden_size)
 
 
-def check_prefix(tokenizer: Any, prefix: str, length: int) -> None:
+def check_prefix(tokenizer: Any, prefix: str, length: int, flag: str = "--max-length") -> None:
     """Fail if a prefix leaves no token of a sentence.
 
     Raises:
@@ -144,7 +150,7 @@ def check_prefix(tokenizer: Any, prefix: str, length: int) -> None:
     used = len(tokenizer(prefix, verbose=False)["input_ids"])
     if used >= length:
         raise UserError(
-            f"--max-length {length}: the prefix {prefix!r} takes {used} tokens, special ones "
+            f"{flag} {length}: the prefix {prefix!r} takes {used} tokens, special ones "
             "included, so nothing is left of a sentence; raise it"
         )
 
@@ -225,7 +231,7 @@ def keep_layers(path: Path, encoder: Any, layers: int) -> None:
     encoder.config.num_hidden_layers = layers
 
 
-def check_length(path: Path, encoder: Any, length: int) -> None:
+def check_length(path: Path, encoder: Any, length: int, flag: str = "--max-length") -> None:
     """Fail if the model has no positions for so many tokens.
 
     Raises:
@@ -234,8 +240,7 @@ def check_length(path: Path, encoder: Any, length: int) -> None:
     limit = max_positions(encoder)
     if limit is not None and length > limit:
         raise UserError(
-            f"{path}: takes at most {limit} tokens, asked for {length}; "
-            f"use --max-length {limit} or less"
+            f"{path}: takes at most {limit} tokens, asked for {length}; use {flag} {limit} or less"
         )
 
 

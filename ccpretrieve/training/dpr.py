@@ -152,15 +152,17 @@ class DprObjective(Objective):
         self.processes = processes
         self.evaluation = evaluation
         self._drawn: list[QuestionBatch] = []
+        self._before: dict[str, Any] = {}  # the batcher's state before them
+        self._deciding = ""  # the measure that comes first
         self._accuracies: list[Tensor] = []
 
     def draw(self, passes: int) -> None:
         """See :meth:`Objective.draw`."""
-        before = self.batcher.state_dict()
+        self._before = self.batcher.state_dict()
         try:
             self._drawn = [self.batcher.next() for _ in range(passes)]
         except UserError:
-            self.batcher.load_state_dict(before)
+            self.batcher.load_state_dict(self._before)
             raise
 
     def loss(self, module: nn.Module) -> Loss:
@@ -198,22 +200,24 @@ class DprObjective(Objective):
 
     def evaluate(self) -> dict[str, float]:
         """See :meth:`Objective.evaluate`."""
-        return {} if self.evaluation is None else self.evaluation(self.module)
+        scores = {} if self.evaluation is None else self.evaluation(self.module)
+        self._deciding = next(iter(scores), "")
+        return scores
 
     def better(self, score: float, best: float) -> bool:
         """See :meth:`Objective.better`: ranks and losses fall."""
-        falls = self.config.best_by != MRR
-        return score < best if falls else score > best
+        return score > best if self._deciding == MRR else score < best
 
     def state_dict(self) -> dict[str, Any]:
-        """See :meth:`Objective.state_dict`."""
+        """See :meth:`Objective.state_dict`; what was drawn and not learned from comes again."""
         return {
-            "data": self.batcher.state_dict(),
+            "data": self._before if self._drawn else self.batcher.state_dict(),
             "accuracies": [value.cpu() for value in self._accuracies],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See :meth:`Objective.load_state_dict`."""
+        self._drawn.clear()
         self.batcher.load_state_dict(state["data"])
         self._accuracies = [value.to(self.processes.device) for value in state["accuracies"]]
 

@@ -104,19 +104,25 @@ def load_towers(config: FinetuneConfig, path: Path) -> tuple[Trainable, Trainabl
     """Open the towers for training; the second is None where one does for both.
 
     Raises:
-        UserError: If they cannot be loaded, or are two where one is asked for.
+        UserError: If they cannot be loaded, are two where one is asked for, or have different
+            vocabularies.
     """
     places = [tower(path, QUERY), tower(path, PASSAGE)]
     if config.tied and places[0] != places[1]:
         raise UserError(f"{path}: has two towers; leave --tied out, or start from one of them")
-    opened = [_load(config, place) for place in (places[:1] if config.tied else places)]
-    return opened[0], opened[1] if len(opened) > 1 else None
+    query = _load(config, places[0])
+    if config.tied:
+        return query, None
+    passage = _load(config, places[1])
+    if query.tokenizer.get_vocab() != passage.tokenizer.get_vocab():
+        raise UserError(
+            f"{path}: its towers have different vocabularies; start from two that share one"
+        )
+    return query, passage
 
 
 def _load(config: FinetuneConfig, path: Path) -> Trainable:
     start = trainable.load(path, masked=False, layers=config.layers, dropout=config.dropout)
-    for length in (config.query_length, config.passage_length):
-        trainable.check_length(path, start.encoder, length)
     if config.freeze_embeddings:
         start.encoder.get_input_embeddings().requires_grad_(False)
     if config.gradient_checkpointing:
@@ -219,24 +225,28 @@ class _Pool:
             found.append(self._rows[key])
         return np.array(found, dtype=np.int64)
 
+    def known(self, passages: Sequence[Passage]) -> NDArray[np.int64]:
+        """Where those are that are in."""
+        keys = [key for passage in passages if (key := passage_key(passage)) in self._rows]
+        return np.array([self._rows[key] for key in keys], dtype=np.int64)
+
 
 def _dev_set(config: FinetuneConfig, store: ExampleStore, inputs: Inputs) -> DevSet:
-    """Questions with their passages: those of all of them are ranked by each."""
+    """Questions, each with its first positive, as DPR has it, and its hard negatives."""
     pool, questions = _Pool(), []
-    targets, batched, known = [], [], []
+    targets, batched = [], []
     for number in range(len(store)):
         example = store[number]
         questions.append(example.question)
-        positives, negatives = pool.rows(example.positives), pool.rows(example.negatives)
-        targets.append(positives[0])
-        batched.append(np.concatenate([positives[:1], negatives[: config.hard_negatives]]))
-        known.append(positives)
+        rows = pool.rows([example.positives[0], *example.negatives])
+        targets.append(rows[0])
+        batched.append(rows[: 1 + config.hard_negatives])
     return DevSet(
         inputs.questions(questions),
         inputs.passages(pool.passages),
         np.array(targets, dtype=np.int64),
         batched,
-        known,
+        [pool.known(store[number].positives) for number in range(len(store))],
     )
 
 

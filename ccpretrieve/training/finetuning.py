@@ -42,14 +42,19 @@ class Finetuning(Work):
         self._sources = preparation.open_sources(config)
         self._path = locate(config.encoder or default_encoder())
         self.settings = _settings(config, self._path)
-        for role in dict.fromkeys((QUERY, PASSAGE)):
+        settings = self.settings
+        for role, prefix, length in (
+            (QUERY, settings.query_prefix, settings.query_length),
+            (PASSAGE, settings.passage_prefix, settings.passage_length),
+        ):
             trainable.check(
                 tower(self._path, role),
                 masked=False,
                 layers=config.layers,
-                prefix=self.settings.query_prefix,
-                length=max(config.query_length, config.passage_length),
+                prefix=prefix,
+                length=length,
                 whole_words=False,
+                flag=f"--{role}-length",
             )
 
     def prepare(self, folder: Path, processes: Processes) -> DprObjective:
@@ -59,11 +64,11 @@ class Finetuning(Work):
         self._towers = preparation.load_towers(config, self._path)
         query, passage = self._towers
         inputs = preparation.tokenizing(self.settings, query.tokenizer)
+        evaluation = preparation.make_evaluation(  # first: what is wrong there shows sooner
+            config, self._sources.dev, inputs, folder, processes
+        )
         self.batcher = preparation.make_batcher(
             config, self._sources.train, inputs, folder, processes
-        )
-        evaluation = preparation.make_evaluation(
-            config, self._sources.dev, inputs, folder, processes
         )
         module = DprModule(
             query,
@@ -75,11 +80,17 @@ class Finetuning(Work):
         if config.compile:
             module.compile_towers()
         torch.manual_seed(config.seed + 1 + processes.rank)  # dropout differs between processes
-        self._updates = _updates(config, self.batcher.steps_per_epoch, processes.count)
+        self._updates = updates(config, self.batcher.steps_per_epoch, processes.count)
         logger.info(
             "%d examples, %d updates in at most %g epochs",
             *(len(self.batcher.store), self._updates, config.epochs),
         )
+        if config.warmup_steps >= self._updates:
+            logger.warning(
+                "--warmup-steps %d: the rate never rises to --learning-rate in %d updates; warm up "
+                "for fewer, or train for longer",
+                *(config.warmup_steps, self._updates),
+            )
         return DprObjective(config, module, self.batcher, processes, evaluation)
 
     def steps(self) -> int:
@@ -127,7 +138,7 @@ def _settings(config: FinetuneConfig, path: Path) -> EncoderSettings:
     )
 
 
-def _updates(config: FinetuneConfig, batches: int, processes: int) -> int:
+def updates(config: FinetuneConfig, batches: int, processes: int) -> int:
     """Updates that --epochs and --max-steps leave.
 
     Args:
@@ -137,4 +148,4 @@ def _updates(config: FinetuneConfig, batches: int, processes: int) -> int:
     """
     together = config.accumulated_batch_size or config.batch_size * processes
     passes = max(1, together // (config.batch_size * processes))
-    return min(config.max_steps, max(1, math.ceil(config.epochs * batches / passes)))
+    return max(1, math.ceil(min(config.epochs * batches / passes, config.max_steps)))

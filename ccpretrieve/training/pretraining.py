@@ -166,7 +166,7 @@ def _settings(config: PretrainConfig, path: Path) -> EncoderSettings:
 
 
 def _evaluated(config: PretrainConfig) -> list[ParallelText]:
-
+    """The translations that are scored while training; none unless asked for."""
     if config.eval_parallel is None:
         return []
     return read_texts(config.eval_parallel, config.eval_languages, config.eval_documents)
@@ -179,7 +179,7 @@ def _evaluation(
     prefix: str,
     processes: Processes,
 ) -> ParallelEvaluation | None:
-
+    """What scores them; None where there are none."""
     if not texts:
         return None
     return ParallelEvaluation(

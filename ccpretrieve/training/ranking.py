@@ -1,11 +1,14 @@
 """How well questions find their passages, as training goes on: DPR's own two measures, and MRR.
 
-    rank    every question ranks the passages of all of --dev: mean place of its own, 0 the first
+    rank    every question ranks the passages of all of --dev, of each question its first positive
+            and up to --dev-negatives hard negatives: mean place of its own, 0 the first
     nll     the loss over --dev, in batches as they are trained on, in a fixed order
     mrr     MRR@100 of the topics of a corpus, which is searched whole
 
 Karpukhin et al. choose their checkpoint by the average rank, which tells models apart long after
-they all find the passage within a batch.
+they all find the passage within a batch. Their ranked passages hold up to 30 random negatives a
+question beside 30 hard ones, and passages of several questions as often as they come; ours are the
+hard ones, each passage once, so that ranks are lower.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +39,7 @@ class DevSet:
         passages: P of them.
         targets: Row of ``passages`` that answers each question, int64, shape ``(N,)``.
         batched: Rows that come with each question into a batch: its passage, its hard negatives.
-        known: Rows that answer each question, its own among them.
+        known: Those rows that answer each question, its own among them.
     """
 
     questions: Sequence[Text]
@@ -94,7 +97,11 @@ class RankingEvaluation:
         self.mask_positives = mask_positives
 
     def __call__(self, module: DprModule) -> dict[str, float]:
-        """Measure -> value, the deciding one first."""
+        """Measure -> value, the deciding one first: ``best_by``, or else what there is.
+
+        Raises:
+            ValueError: If a vector holds a NaN or infinity, which would rank before all others.
+        """
         scores: dict[str, float] = {}
         if self.dev is not None:
             q, p = self._embedded(module, self.dev.questions, self.dev.passages)
@@ -171,5 +178,10 @@ def average_rank(q: Tensor, p: Tensor, targets: Tensor) -> float:
 
 
 def _in_blocks(embed: Callable[[Sequence[Text]], Tensor], texts: Sequence[Text]) -> Tensor:
-    parts = [embed(texts[start : start + BLOCK]) for start in range(0, len(texts), BLOCK)]
-    return torch.cat([part.float().cpu() for part in parts])
+    parts = [
+        embed(texts[start : start + BLOCK]).float().cpu() for start in range(0, len(texts), BLOCK)
+    ]
+    vectors = torch.cat(parts)
+    if not bool(vectors.isfinite().all()):
+        raise ValueError("a vector holds a NaN or infinity")
+    return vectors

@@ -17,6 +17,7 @@ from typing import Any
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory, only_writer, write_json
+from ccpretrieve.model.checkpoint import towers
 from ccpretrieve.training.objective import Objective
 from ccpretrieve.training.process import Processes
 from ccpretrieve.training.states import FOLDER, States
@@ -125,7 +126,9 @@ def _alone(config: TrainingConfig, processes: Processes) -> Iterator[None]:
 
 
 def _check_output(config: TrainingConfig, states: States) -> None:
-    if not config.resume and states.newest() is None and (config.output / "config.json").exists():
+    if config.resume or states.newest() is not None:
+        return
+    if any((place / "config.json").exists() for place in (config.output, *towers(config.output))):
         raise UserError(f"--output {config.output}: holds a checkpoint; choose another folder")
 
 
