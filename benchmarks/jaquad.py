@@ -30,6 +30,7 @@ from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, make_directory, read_json, write_json
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.mine_config import MineConfig
+from ccpretrieve.values import plain
 
 logger = logging.getLogger("ccpretrieve.benchmarks.jaquad")
 
@@ -118,7 +119,7 @@ def run(config: JaquadConfig) -> Report:
     Raises:
         UserError: If the data or the encoder cannot be used.
     """
-    make_directory(config.work)
+    _check_work(config)
     train = mined(config)
     collections = {JAQUAD: subset(config)} | _zero_shot(config)
     notes = [_note("data", read_json(config.work / "data.json"))]
@@ -132,6 +133,17 @@ def run(config: JaquadConfig) -> Report:
             f"{report['seconds'] / 60:.1f} minutes, epoch {report['epoch']:.2f}"
         )
     return Report(scores, notes)
+
+
+def _check_work(config: JaquadConfig) -> None:
+    """Refuse a folder of parts that were made with other settings."""
+    free = ("quiet", "work", "cells", "languages", "xquad", "minutes")
+    asked = {name: plain(value) for name, value in vars(config).items() if name not in free}
+    path = make_directory(config.work) / "settings.json"
+    if not path.is_file():
+        write_json(path, asked)
+    elif read_json(path) != asked:
+        raise UserError(f"{path}: parts were made with other settings; choose another --work")
 
 
 def _note(name: str, values: Mapping[str, Any]) -> str:

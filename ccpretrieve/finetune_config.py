@@ -28,13 +28,14 @@ class FinetuneConfig(TrainingConfig):
         train: Names such as nq or mrtydi-ja, files in DPR's or Mr.TyDi's JSON, hf:<dataset>.
         dev: Likewise, scored while training; its `dev` split where a name has one.
         encoder: Checkpoint to start from, a directory or a hub name.
-        preset: ccp (the paper, as its script was released) or dpr; flags win over it.
+        preset: ccp (the paper, as its script was released) or dpr; flags win over it. In Python
+            it is a name only, and :meth:`of_preset` fills in what it stands for.
         data_dir: Where corpora lie and are downloaded to. Default: CCPRETRIEVE_DATA, else
             ~/.cache/ccpretrieve.
         tied: One Transformer for questions and passages, or two.
         similarity: dot, or cosine: vectors are then brought to unit length.
         temperature: Similarities are divided by it.
-        pooling: cls or mean. Default: the checkpoint's.
+        pooling: cls as in the paper, or mean.
         accumulated_batch_size: Of one update of the parameters, over all processes; in-batch
             negatives are those of --batch-size. Default: one batch of every process.
         chunk_size: Most texts whose activations are held at a time; they are computed twice, which
@@ -47,18 +48,21 @@ class FinetuneConfig(TrainingConfig):
         negative_pool: Hard negatives of a question that are kept to be drawn from, the first ones;
             of --negative random.
         mask_positives: Leave copies of a question's passage and its other known positives out of
-            its negatives.
+            its negatives; needed where --language-exponent draws small languages often.
         strip_question_mark: Strip a question's last `?`, in training and ever after.
         title: Of a passage: pair (two segments), join (title, space, text) or drop.
         query_length: Tokens kept of a question.
         passage_length: Tokens kept of a passage.
         query_prefix: Put before every question. Default: the checkpoint's.
         passage_prefix: Put before every passage. Default: the checkpoint's.
-        dropout: Of the Transformer. Default: the checkpoint's.
+        dropout: Of the Transformer.
         layers: Keep only the first layers of --encoder.
         freeze_embeddings: Leave the token embeddings as they are.
         language_exponent: a of p_l ~ n_l^a, the probability of a language; 1 for as they come.
         one_language_batches: Every batch of one language only.
+        warmup_steps: Updates over which the rate rises from 0.
+        schedule: linear, down to 0 at the end of the last epoch (or at --max-steps), or constant
+            after the warm-up.
         epochs: Passes over --train, at most; --max-steps may end it before.
         best_by: What decides which state is kept: rank (average rank of the positives among all
             passages of --dev, DPR's), nll, or mrr (of --dev-corpus).
@@ -80,7 +84,7 @@ class FinetuneConfig(TrainingConfig):
     tied: Annotated[bool, Parameter(negative="--untied")] = False
     similarity: str = "dot"
     temperature: float = 1.0
-    pooling: str | None = "cls"
+    pooling: str = "cls"
     batch_size: int = 48
     accumulated_batch_size: int | None = None
     chunk_size: int | None = None
@@ -101,7 +105,7 @@ class FinetuneConfig(TrainingConfig):
     passage_length: int = 256
     query_prefix: str | None = None
     passage_prefix: str | None = None
-    dropout: float | None = 0.1
+    dropout: float = 0.1
     layers: int | None = None
     freeze_embeddings: Annotated[bool, Switch] = False
     language_exponent: float = 1.0
@@ -124,12 +128,17 @@ class FinetuneConfig(TrainingConfig):
         for name in ("query_length", "passage_length"):
             at_least(f"--{name.replace('_', '-')}", getattr(self, name), 4)
         at_least("--hard-negatives", self.hard_negatives, 0)
-        at_least("--dev-negatives", self.dev_negatives, 0)
+        at_least("--dev-negatives", self.dev_negatives, self.hard_negatives)
         positive("--temperature", self.temperature)
         positive("--epochs", self.epochs)
         share("--language-exponent", self.language_exponent)
-        if self.dropout is not None:
-            share("--dropout", self.dropout)
+        share("--dropout", self.dropout)
+        if self.language_exponent < 1 and not self.mask_positives:
+            raise UserError(
+                f"--language-exponent {self.language_exponent:g} may put a question of a small "
+                "language into one batch twice, its passage as its own negative; add "
+                "--mask-positives"
+            )
         if self.negative == RANDOM and self.negative_pool < self.hard_negatives:
             raise UserError(
                 f"--negative-pool {self.negative_pool} is less than --hard-negatives "

@@ -267,6 +267,8 @@ class PretrainConfig(TrainingConfig):
             raise UserError(
                 "--from-scratch has a tokenizer of its own; leave --trim-vocabulary out"
             )
+        if self.eval_parallel is None and self.patience is not None:
+            raise UserError("--patience counts evaluations; give --eval-parallel")
         if self.eval_parallel is None and (self.eval_languages or self.eval_documents):
             raise UserError("--eval-languages and --eval-documents need --eval-parallel")
         a_device(self.bank_device, "--bank-device")

@@ -331,6 +331,8 @@ def test_settings_that_cannot_work_are_refused_at_once(tmp_path):
             {"negative": "random", "hard_negatives": 5, "negative_pool": 1},
             "--negative-pool 1 is less than --hard-negatives 5",
         ),
+        ({"language_exponent": 0.5}, "add --mask-positives"),
+        ({"dev_negatives": 2, "hard_negatives": 3}, "--dev-negatives must be at least 3"),
         ({"epochs": 0.0}, "--epochs must be above 0"),
         ({"chunk_size": 0}, "--chunk-size must be at least 1"),
         ({"positive": "last"}, "unknown positive"),

@@ -78,6 +78,7 @@ def largest_file(size):
         ({"from_scratch": True, "scratch_vocabulary": 262}, "must be at least 263, got 262"),
         ({"bank_device": "meta"}, "--bank-device meta holds shapes and no numbers"),
         ({"trackers": ("none", "wandb")}, "--trackers none goes with no other"),
+        ({"patience": 3}, "--patience counts evaluations; give --eval-parallel"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path, settings, says):

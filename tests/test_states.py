@@ -108,10 +108,12 @@ def test_what_is_learned_may_not_differ(tmp_path):
 
 
 def test_a_schedule_that_falls_to_the_last_step_keeps_its_last_step(tmp_path):
-    made = begun(tmp_path, schedule="linear", max_steps=8)
+    made = begun(tmp_path, schedule="linear", max_steps=8, epochs=20.0)
     made.save(4, {}, {}, best=None)
     with pytest.raises(UserError, match="--max-steps: the run"):
-        made.check({**ASKED, "schedule": "linear", "max_steps": 9}, resume=True)
+        made.check({**ASKED, "schedule": "linear", "max_steps": 9, "epochs": 20.0}, resume=True)
+    with pytest.raises(UserError, match="--epochs"):
+        made.check({**ASKED, "schedule": "linear", "max_steps": 8, "epochs": 40.0}, resume=True)
 
 
 @pytest.mark.parametrize("name", ["corpus", "encoder", "eval_parallel"])

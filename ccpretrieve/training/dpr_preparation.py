@@ -67,10 +67,17 @@ def stored(
     path: Path,
     processes: Processes,
     *,
-    positives: int | None,
     negatives: int,
+    all_needed: bool,
 ) -> ExampleStore:
     """Examples on disk; the first process writes them unless they are there.
+
+    Args:
+        sources: What they are made of.
+        path: Where they are.
+        processes: Those that train.
+        negatives: Most hard negatives of one that are kept.
+        all_needed: Whether a batch wants so many of each.
 
     Raises:
         UserError: If they cannot be read, or none is left.
@@ -79,14 +86,14 @@ def stored(
         prepared = prepare(
             sources,
             make_directory(path.parent) / path.name,
-            positives=positives,
             negatives=negatives,
         )
         write_json(path.with_suffix(".json"), prepared.to_json())
         names = ", ".join(source.name for source in sources)
         logger.info("%s: %d examples%s", names, prepared.count, _left_out(prepared.dropped))
         if prepared.fewer_negatives:
-            logger.warning(
+            logger.log(
+                logging.WARNING if all_needed else logging.INFO,
                 "%s: %d examples have fewer than %d hard negatives; theirs are not filled up",
                 *(names, prepared.fewer_negatives, negatives),
             )
@@ -156,7 +163,9 @@ def make_batcher(
         UserError: If the examples cannot be read, or are fewer than a batch.
     """
     most = config.hard_negatives if config.negative == FIRST else config.negative_pool
-    store = stored(sources, folder / EXAMPLES, processes, positives=None, negatives=most)
+    store = stored(
+        sources, folder / EXAMPLES, processes, negatives=most, all_needed=config.negative == FIRST
+    )
     return QuestionBatcher(
         store,
         inputs,
@@ -188,7 +197,9 @@ def make_evaluation(
     dev = None
     if sources:
         store = stored(
-            sources, folder / DEV, processes, positives=None, negatives=config.dev_negatives
+            *(sources, folder / DEV, processes),
+            negatives=config.dev_negatives,
+            all_needed=False,
         )
         dev = _dev_set(config, store, inputs)
     searched = None

@@ -18,7 +18,7 @@ from ccpretrieve.training.dpr import DPR, DprModule, DprObjective
 from ccpretrieve.training.export import Part, export
 from ccpretrieve.training.process import Processes
 from ccpretrieve.training.session import Work
-from ccpretrieve.training.trainer import Progress
+from ccpretrieve.training.trainer import Progress, accumulation
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +146,5 @@ def updates(config: FinetuneConfig, batches: int, processes: int) -> int:
         batches: Of one process in an epoch.
         processes: How many there are.
     """
-    together = config.accumulated_batch_size or config.batch_size * processes
-    passes = max(1, together // (config.batch_size * processes))
+    passes = accumulation(config, processes)
     return max(1, math.ceil(min(config.epochs * batches / passes, config.max_steps)))

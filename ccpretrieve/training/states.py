@@ -53,6 +53,8 @@ FREE = (
     *("learning_rate", "head_learning_rate", "warmup_steps", "clip"),
     *("device", "dtype", "bank_device", "pass_tokens", "gradient_checkpointing", "trackers"),
 )
+#: Those that decide when a run ends, and by that the rates of a linear schedule.
+ENDS = ("max_steps", "epochs")
 #: Settings that may name a place, which has many spellings.
 PLACES = ("corpus", "encoder", "eval_parallel", "dev_corpus", "data_dir")
 #: Settings that are not of the run itself.
@@ -145,7 +147,7 @@ class States:
             if now == (_resolved(before) if name in PLACES else before):
                 continue
             flag = name.replace("_", "-")
-            if name not in FREE or (name == "max_steps" and asked.get("schedule") == "linear"):
+            if name not in FREE or (name in ENDS and asked.get("schedule") == "linear"):
                 raise UserError(
                     f"--{flag}: the run in {self.folder.parent} was begun {_said(before)}, not "
                     f"{_said(now)}; resume with what it was begun with"

@@ -80,7 +80,7 @@ class Trainer:
         self.processes = processes
         self.states = states
         self.progress = Progress()
-        self.accumulation = _accumulation(config, processes.count)
+        self.accumulation = accumulation(config, processes.count)
         trained = [p for p in objective.module.parameters() if p.requires_grad]
         optimizer = _optimizer(config, objective)
         self.module, self.optimizer = processes.prepare(objective.module, optimizer)
@@ -338,7 +338,7 @@ class Trainer:
 _SHOWN = ("ccp", "mlm", "dpr", "tokens_per_second")
 
 
-def _accumulation(config: TrainingConfig, processes: int) -> int:
+def accumulation(config: TrainingConfig, processes: int) -> int:
     """Forward passes of one process for each update.
 
     Raises:
