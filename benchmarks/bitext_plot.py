@@ -1,30 +1,27 @@
 """Accuracy by layer: a panel an encoder, a line a step of the calibration."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.bitext_scores import Encoded, mean_accuracy
 from benchmarks.bitext_table import BOUND_LABELS
-from ccpretrieve.files import atomic, make_directory
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Of raw, shift and +scale: told apart by marker, dashes and brightness, without colour too.
-STYLES = (
+STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#8f5b00", "marker": "o", "linestyle": ":", "markerfacecolor": "white"},
     {"color": "#3d7fbf", "marker": "s", "linestyle": "--"},
     {"color": "#123f73", "marker": "D", "linestyle": "-"},
 )
-SUFFIXES = (".svg", ".png")
 
 
-def plot_layers(curves: Mapping[str, Sequence[Encoded]], stem: Path) -> list[Path]:
+def draw_layers(curves: Mapping[str, Sequence[Encoded]]) -> "Figure":
     """Draw accuracy, mean of texts and directions, over layers.
 
     Args:
         curves: Tag of an encoder -> what each of its layers reached.
-        stem: Where pictures go, without their suffix.
-
-    Returns:
-        The files, ``.svg`` and ``.png``.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -45,13 +42,7 @@ def plot_layers(curves: Mapping[str, Sequence[Encoded]], stem: Path) -> list[Pat
         axes.grid(axis="y", color="0.88", linewidth=0.6)
     panels[0].set_ylabel("accuracy in per cent")
     panels[0].legend(title="statistics of the test text", fontsize=8, title_fontsize=8)
-    make_directory(stem.parent)
-    paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
-    for path in paths:
-        with atomic(path) as stream:
-            date = {"Date": None} if path.suffix == ".svg" else {}  # the same file every time
-            figure.savefig(stream, format=path.suffix[1:], dpi=150, metadata=date)
-    return paths
+    return figure
 
 
 def _texts(encoded: Encoded) -> str:

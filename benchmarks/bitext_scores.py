@@ -176,9 +176,7 @@ class Scorer:
         try:
             return {RAW: raw, **accuracy_by_fit(x, y, left, right, self.taken)}
         except ValueError as error:
-            raise UserError(
-                f"{self.calibration.path}: fitted on vectors of another width: {error}"
-            ) from error
+            raise UserError(f"{self.calibration.path}: {error}") from error
 
 
 def _taken(calibration: "Calibration") -> tuple[str, ...]:

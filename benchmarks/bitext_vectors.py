@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ccpretrieve.model.encoder import Encoder
 
 #: Settings that decide the vector of a question; the others are of passages, or come after it.
-SETTINGS = ("pooling", "query_length", "query_prefix", "normalize")
+SETTINGS = ("pooling", "query_length", "query_prefix", "strip_question_mark", "normalize")
 HEADER = "made_by"  # key of the file's header
 
 

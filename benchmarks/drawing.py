@@ -9,6 +9,7 @@ is imported when something is drawn.
 """
 
 import contextlib
+import importlib.util
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -33,6 +34,17 @@ STYLE: dict[Any, Any] = {
 }
 DARK, LIGHT, LIGHT_EDGE = "#123f73", "#f7b538", "#8f5b00"
 SMALL = 6.3  # size of text below panels
+SUFFIXES = (".svg", ".png")
+
+
+def check_installed() -> None:
+    """Fail if nothing can be drawn.
+
+    Raises:
+        UserError: If matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("drawing needs matplotlib: pip install matplotlib")
 
 
 def save(make: Callable[[], "Figure"], stem: Path) -> list[Path]:
@@ -41,7 +53,7 @@ def save(make: Callable[[], "Figure"], stem: Path) -> list[Path]:
     Raises:
         UserError: If a file cannot be written.
     """
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png")]
+    paths = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
     with style():
         figure = make()
         for path, metadata in zip(paths, ({"Date": None}, {}), strict=True):

@@ -15,7 +15,6 @@ In ``--output``: the picture as SVG and PNG, and a JSON file with its figures an
 ``--accuracies`` a picture an encoder, of accuracy per language from raw to calibrated.
 """
 
-import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from benchmarks.clouds import Column, Panel, Picture, draw_clouds
-from benchmarks.drawing import Fonts, save
+from benchmarks.drawing import Fonts, check_installed, save
 from benchmarks.gains import draw_gains, read_gains
 from benchmarks.projection import PROJECTIONS, Projection, calibrate, panel, projection
 from benchmarks.sample import Sample, choose
@@ -153,8 +152,7 @@ def run(config: Figure1Config) -> Report:
     Raises:
         UserError: If the text, a language, an encoder, a font or the settings cannot be used.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("drawing needs matplotlib: pip install matplotlib")
+    check_installed()
     gains = read_gains(config.accuracies) if config.accuracies is not None else {}
     files: list[Path] = []
     picture = None

@@ -115,6 +115,7 @@ def draw_gains(title: str, gains: Sequence[Gain]) -> "Figure":
     page.text(MARGIN, 0.18, title, weight="bold", size=8.5)
     averages = [100 * fmean(getattr(gain, step) for gain in gains) for step in ("raw", "scaled")]
     note = "average of {}: {:.1f} % raw, {:.1f} % shifted and scaled".format(len(gains), *averages)
+    note += "; statistics of the test text itself"
     page.text(MARGIN, 0.33, note, size=SMALL + 0.7, color="0.2")
     page.legend(_legend(gains), MARGIN, 0.43)
     wide = page.width / blocks

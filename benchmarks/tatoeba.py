@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from benchmarks.bitext_plot import SUFFIXES
 from benchmarks.bitext_report import Report
 from benchmarks.bitext_scores import Encoded, Scored, Scorer
 from benchmarks.bitext_texts import ALL, Trial, check_size, find_trials, pairs_of
+from benchmarks.drawing import SUFFIXES, check_installed, save
 from ccpretrieve.commandline import command
 from ccpretrieve.config import DTYPES, FORMATS, POOLINGS, Config, Many, Switch, at_least, one_of
 from ccpretrieve.data.parallel import ParallelText, document_range
@@ -140,6 +140,8 @@ def run(config: TatoebaConfig) -> Report:
     from ccpretrieve.model.checkpoint import default_encoder
 
     check_output(config)
+    if config.layer == ALL:
+        check_installed()
     trials = find_trials(config.data, config.languages, config.pairs, config.documents)
     encoders: dict[str, Encoded] = {}
     curves: dict[str, list[Encoded]] = {}
@@ -196,9 +198,9 @@ def write(report: Report, config: TatoebaConfig) -> None:
     make_directory(output.parent)
     write_json(output, report.to_json())
     if report.curves:
-        from benchmarks.bitext_plot import plot_layers
+        from benchmarks.bitext_plot import draw_layers
 
-        paths = plot_layers(report.curves, output.with_suffix(""))
+        paths = save(lambda: draw_layers(report.curves), output.with_suffix(""))
         logger.info("%s and %s: accuracy by layer", *paths)
 
 

@@ -41,7 +41,8 @@ class Text:
     Attributes:
         blocks: Its vectors as pooled, shape ``(N, D)`` each.
         source: Where its text is.
-        digest: SHA-256 over the texts, a line each.
+        digest: SHA-256 over the texts, a line each; of stored vectors, over what their shards say
+            of their passages.
     """
 
     blocks: "Iterator[Embeddings]"
@@ -313,7 +314,7 @@ def _report(config: CalibrateConfig, fitted: "Mapping[str, Fitted]") -> str:
             if share is not None and share >= 0.005:
                 said.append(f"{what} {share:.0%} from the others")
         if each.rotation is not None:
-            said.append(each.rotation.reason or f"rotated ({each.rotation.start})")
+            said.append(each.rotation.reason)
         lines.append(f"{code}: {', '.join(said)}")
     return "\n".join(lines)
 

@@ -29,7 +29,8 @@ class CalibrateConfig(Config):
         shrinkage: Share of the other languages in the statistics of each, 0 to 1, or auto: more for
             a language with little text.
         most: Texts of a language that are used.
-        rotation_rows: Of them, how many a rotation is learned from.
+        rotation_rows: Of them, those drawn to learn a rotation from, which uses 3,000 of a language
+            at most, 12,000 of the pivot, or three times the dimensions if that is more.
         seed: Of the rotation's draws.
         role: Embed the texts as query or passage: its prefix, length and tower.
         pooling: cls or mean. Default: the checkpoint's.

@@ -1,8 +1,12 @@
+import importlib.util
 import json
+import shutil
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from benchmarks import tatoeba
 from benchmarks.bitext_scores import SHAPES, Encoded, Scored
@@ -456,6 +460,17 @@ def test_a_curve_over_layers_is_a_table_a_file_and_two_pictures(folder, tiny_che
     assert row[1:] == [f"{100 * mean:.1f}" for mean in means]
     assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in output.with_suffix(".svg").read_text()
+    again = tmp_path / "again.json"
+    tatoeba.run(config(folder, tiny_checkpoint, layer="all", output=again))
+    for suffix in (".svg", ".png"):
+        assert again.with_suffix(suffix).read_bytes() == output.with_suffix(suffix).read_bytes()
+
+
+def test_without_matplotlib_no_layer_is_encoded(folder, tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tatoeba, "load", None)
+    with pytest.raises(UserError, match="drawing needs matplotlib: pip install matplotlib"):
+        tatoeba.run(config(folder, tiny_checkpoint, layer="all", output=folder / "l.json"))
 
 
 def test_the_layer_is_a_number_or_all_on_the_line_and_in_a_file(tmp_path):
@@ -495,6 +510,20 @@ def test_kept_vectors_are_used_again_only_for_the_same_text_and_settings(
     (folder / "ja.txt").write_text("\n".join(TEXTS["ja"][::-1]) + "\n", encoding="utf-8")
     go(max_length=5)
     assert len(encoded) == 19
+
+
+def test_kept_vectors_know_whether_question_marks_were_stripped(tiny_checkpoint, tmp_path):
+    for code in ("ja", "en"):
+        lines = "".join(f"{line}?\n" for line in TEXTS[code])
+        (tmp_path / f"{code}.txt").write_text(lines, encoding="utf-8")
+    copy = shutil.copytree(tiny_checkpoint, tmp_path / "copy" / tiny_checkpoint.name)
+    stated = json.loads((copy / "ccpretrieve.json").read_text())
+    (copy / "ccpretrieve.json").write_text(json.dumps(stated | {"strip_question_mark": True}))
+    for path in (tiny_checkpoint, copy):
+        tatoeba.run(config(tmp_path, path, vectors=tmp_path / "v"))
+    kept = [load_file(file)["vectors"] for file in (tmp_path / "v" / "tiny-xlmr").iterdir()]
+    assert len(kept) == 4  # two sides, each with and without its marks
+    assert not any(np.allclose(a, b) for a, b in combinations(kept, 2))
 
 
 def test_kept_vectors_of_all_layers_serve_a_run_of_one(folder, tiny_checkpoint, tmp_path):

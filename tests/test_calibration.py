@@ -149,6 +149,9 @@ def test_mistakes_are_named():
         Shift(prior=np.zeros(5)).fit(x)
     with pytest.raises(TypeError, match="Rotate cannot learn block by block"):
         Chain([Shift(), Rotate()]).partial_fit(x)
+    for steps in ([Scale(), Shift()], [Shift(), Shift()]):
+        with pytest.raises(ValueError, match="in this order, each at most once"):
+            Chain(steps).partial_fit(x)
     with pytest.raises(ValueError, match="as many rows"):
         Rotate(paired=True).fit(x, x[:10])
 

@@ -472,6 +472,8 @@ def test_gains_are_read_and_drawn_best_first(tmp_path):
         assert (line.get_linestyle() == "-") == (name != "Thai")  # a loss is dotted
     said = " ".join(text.get_text() for text in figure.texts)
     assert "average of 3: 53.3 % raw, 75.0 % shifted and scaled" in said  # 160 / 3 and 225 / 3
+    assert "statistics of the test text itself" in said
+    assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in figure.texts)
 
 
 def test_all_languages_stand_on_the_page_in_several_columns():

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from ccpretrieve.errors import UserError
+from ccpretrieve.model import fitting
 from ccpretrieve.model.fitting import Plan, Sample, fit
+from ccpretrieve.model.rotation import Rotation
 
 WIDTH = 8
 
@@ -77,6 +79,46 @@ def test_a_sample_is_uniform_and_depends_on_the_seed_alone():
     for block in blocks(x, 10):
         again.add(block)
     assert np.array_equal(again.rows, whole.rows)
+
+
+def rotated_pair():
+    """A cloud with topics, and the same rows rotated, shifted and in another order."""
+    draw = np.random.default_rng(0)
+    topics = draw.normal(size=(20, WIDTH))
+    x = topics[draw.integers(20, size=300)] + 0.7 * draw.normal(size=(300, WIDTH))
+    x = x * np.arange(1, WIDTH + 1) ** -0.3 + 1
+    turn = np.linalg.qr(draw.normal(size=(WIDTH, WIDTH)))[0]
+    order = draw.permutation(300)
+    return x.astype(np.float32), (2.5 * x @ turn - 3)[order].astype(np.float32), order
+
+
+def test_a_rotation_lays_a_language_on_the_pivot_which_is_left_as_it_is():
+    x, y, order = rotated_pair()
+    plan = Plan(steps=("shift", "rotate"), pivot="ja")
+    fitted = fit({"fi": blocks(y), "ja": blocks(x)}, plan)
+    assert fitted["ja"].rotation is None
+    assert fitted["ja"].spread.rotation is None
+    assert not fitted["fi"].rotation.failed
+    np.testing.assert_array_equal(fitted["fi"].spread.rotation, fitted["fi"].rotation.matrix)
+    left, right = fitted["fi"].spread.transform(y), fitted["ja"].spread.transform(x)
+    np.testing.assert_allclose(left / 2.5, right[order], atol=0.2)
+
+
+def test_a_rotation_that_failed_is_told_and_not_kept(monkeypatch):
+    outcome = Rotation(np.eye(WIDTH, dtype=np.float32), 0.1, 0.2, True, "identity", "no rotation")
+
+    class Failing:
+        def __init__(self, **settings):
+            self.outcome_ = outcome
+
+        def fit(self, x, y):
+            return self
+
+    monkeypatch.setattr(fitting, "Rotate", Failing)
+    x, y, _ = rotated_pair()
+    fitted = fit({"en": [x], "fi": [y]}, Plan(steps=("shift", "rotate")))["fi"]
+    assert fitted.spread.rotation is None
+    assert fitted.rotation is outcome
 
 
 def test_mistakes_are_one_line():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks import planted
 from benchmarks.planted import (
     BOTH,
     FACTOR,
@@ -69,10 +70,37 @@ def test_each_planted_transform_is_taken_back_by_what_is_made_for_it(x):
     assert reached["shift, scale"] < 0.2
 
 
-def test_the_table_has_a_row_for_each_transform_and_noise(tmp_path, tiny_checkpoint):
+def test_where_no_turn_is_needed_none_is_counted(x):
+    reached, turned = score(x, *plant(x, STRETCHED, 0, seed=1), 1)
+    assert reached["all"] == 1
+    assert turned <= 1  # after the scale the clouds lie over one another
+
+
+@pytest.fixture
+def config(tmp_path, tiny_checkpoint):
     lines = [f"The {a} of the {b}." for a in ("Nile", "sea", "day") for b in ("x", "y", "z")]
     (tmp_path / "en.txt").write_text("\n".join(lines) + "\n")
-    config = {"texts": str(tmp_path), "encoder": str(tiny_checkpoint), "noise": (0.1,)}
+    return {"texts": str(tmp_path), "encoder": str(tiny_checkpoint), "noise": (0.1,)}
+
+
+def test_the_table_has_a_row_for_each_transform_and_noise(config, monkeypatch):
+    asked = []
+
+    def scored(x, y, order, seed):
+        asked.append((x.shape, y.shape, sorted(order), seed))
+        return {name: seed / 10 for name in planted.CHAINS}, 1
+
+    monkeypatch.setattr(planted, "score", scored)
+    table = run(PlantedConfig(**config | {"noise": (0.0, 0.1)}, rows=9, seeds=(1, 2)))
+    rows = [line.split() for line in table.splitlines() if line.split()[:1] and "/" in line]
+    assert [row[:2] for row in rows] == [[kind, n] for kind in planted.KINDS for n in ("0", "0.1")]
+    # seeds 1 and 2 give shares of 0.1 and 0.2; one turn each, of the two chains that rotate
+    assert {tuple(row[2:]) for row in rows} == {(*["10.0/20.0"] * 5, "2", "of", "4")}
+    assert [seed for *_, seed in asked] == [1, 2] * 6
+    assert all(x == y and order == list(range(9)) for x, y, order, _ in asked)
+
+
+def test_too_few_sentences_and_noise_below_zero_are_refused(config):
     with pytest.raises(UserError, match="has 9 sentences of en; lower --rows"):
         run(PlantedConfig(**config, rows=10))
     with pytest.raises(UserError, match="--noise must be 0 or more, got -1"):

@@ -317,7 +317,10 @@ class Chain(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             TypeError: If there is a Rotate, which needs all rows at once.
+            ValueError: If steps stand in another order than shift, scale, or twice: the mean of
+                scaled rows is not learned from rows as they are.
         """
+        self._kinds()
         for step in self.steps:
             if not hasattr(step, "partial_fit"):
                 raise TypeError(f"{type(step).__name__} cannot learn block by block; use fit")
@@ -342,12 +345,16 @@ class Chain(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: If steps stand in another order than shift, scale, rotate, or twice.
         """
-        kinds = [type(step) for step in self.steps]
-        if kinds != [kind for kind in (Shift, Scale, Rotate) if kind in kinds]:
-            raise ValueError("a file holds shift, scale and rotate in this order, each once")
-        learned = dict(zip(kinds, self.steps, strict=True))
+        learned = dict(zip(self._kinds(), self.steps, strict=True))
         return Spread(
             mean=learned[Shift].mean_.astype(np.float32) if Shift in learned else None,
             scale=learned[Scale].scale_.astype(np.float32) if Scale in learned else None,
             rotation=learned[Rotate].rotation_.astype(np.float32) if Rotate in learned else None,
         )
+
+    def _kinds(self) -> list[type]:
+        """Classes of the steps, if they stand as section 3.2 has them."""
+        kinds = [type(step) for step in self.steps]
+        if kinds != [kind for kind in (Shift, Scale, Rotate) if kind in kinds]:
+            raise ValueError("steps must be shift, scale, rotate in this order, each at most once")
+        return kinds

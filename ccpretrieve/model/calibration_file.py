@@ -87,7 +87,9 @@ class Spread:
         width = embeddings.shape[-1]
         for value in (self.mean, self.scale, self.rotation):
             if value is not None and value.shape[-1] != width:
-                raise ValueError(f"{value.shape[-1]}, not {width}")
+                raise ValueError(
+                    f"fitted on vectors of another width: {value.shape[-1]}, not {width}"
+                )
         out = embeddings.astype(np.float32, copy=True)
         if self.mean is not None:
             out -= self.mean
@@ -238,4 +240,4 @@ class Calibration:
         try:
             return self.languages[language].transform(embeddings)
         except ValueError as error:
-            raise UserError(f"{where}: fitted on vectors of another width: {error}") from error
+            raise UserError(f"{where}: {error}") from error

@@ -116,7 +116,7 @@ class Rotation:
             unless a rotation passed.
         criterion: Of the best rotation found, accepted or not: a mean cosine on held-out rows, or
             with pairs the accuracy on held-out pairs.
-        threshold: What it has to exceed.
+        threshold: What it has to exceed, or with pairs to reach.
         failed: No rotation passed, and nothing says that the identity is right.
         start: What led to ``matrix``: ``similarity``, ``adversarial``, ``pairs``, ``identity`` or
             ``moments`` (second moments, with signs drawn at random).

@@ -34,6 +34,7 @@ class Pretraining(Work):
     """
 
     name = "ccp"
+    some_unused = True  # a batch is CCP or MLM
     config: PretrainConfig
 
     def __init__(self, config: PretrainConfig) -> None:

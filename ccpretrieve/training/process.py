@@ -31,6 +31,7 @@ class Processes:
     Args:
         config: Of the run; device, dtype and trackers are used here.
         folder: Where trackers write.
+        some_unused: Whether a batch may leave parameters without a gradient.
 
     Attributes:
         rank: Number of this process, from 0.
@@ -41,7 +42,9 @@ class Processes:
         UserError: If the device is not there, or cannot compute in that precision.
     """
 
-    def __init__(self, config: TrainingConfig, folder: "Path") -> None:
+    def __init__(
+        self, config: TrainingConfig, folder: "Path", *, some_unused: bool = False
+    ) -> None:
         from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
         from accelerate.state import AcceleratorState
 
@@ -50,9 +53,9 @@ class Processes:
         if on_cpu and dtype == "float16":
             raise UserError("--dtype float16 trains on a GPU only; use bfloat16 or float32 on cpu")
         # Batch norm's statistics are not sent around: asymmetric batch norm needs none of others
-        # (section 3.1). A batch is CCP or MLM, so that some parameters have no gradient in it.
+        # (section 3.1).
         parallel = DistributedDataParallelKwargs(
-            broadcast_buffers=False, find_unused_parameters=True
+            broadcast_buffers=False, find_unused_parameters=some_unused
         )
         patience = InitProcessGroupKwargs(timeout=timedelta(hours=12))  # while the first prepares
         AcceleratorState._reset_state()  # or a process could train in one precision only

@@ -36,10 +36,12 @@ class Work(ABC):
     Attributes:
         name: Of the objective, for trackers.
         config: Of the run.
+        some_unused: Whether a batch may leave parameters without a gradient.
     """
 
     name: str
     config: TrainingConfig
+    some_unused: bool = False
 
     @abstractmethod
     def find(self, processes: Processes) -> None:
@@ -90,7 +92,7 @@ def carry_out(work: Work) -> Path | None:
     """
     config = work.config
     folder = config.output / FOLDER
-    processes = Processes(config, folder)
+    processes = Processes(config, folder, some_unused=work.some_unused)
     with _alone(config, processes):
         states = States(config.output, processes)
         _check_output(config, states)
