@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from unittest import mock
 
 from benchmarks.measure import in_child, peak_memory
 from benchmarks.table import grid
+from benchmarks.training import SKIPPED, timed
 from ccpretrieve.config import Config, at_least
 from ccpretrieve.files import atomic, make_directory, write_json
 
 logger = logging.getLogger("ccpretrieve.benchmarks.speed")
 
 OURS, THEIRS = TOOLS = ("finetune-ours", "finetune-sentence-transformers")
-SKIPPED = 2  # steps before the clock starts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,18 +165,7 @@ def ours(settings: dict[str, Any]) -> dict[str, float]:
     work.find(processes)
     objective = work.prepare(folder, processes)
     trainer = Trainer(config, objective, processes, States(config.output, processes))
-    begun = 0.0
-    updated = objective.updated
-
-    def after() -> None:
-        nonlocal begun
-        updated()
-        if trainer.progress.step == SKIPPED - 1:
-            begun = time.process_time()
-
-    with mock.patch.object(objective, "updated", after), mock.patch.object(States, "save"):
-        trainer.run()
-    return {"cpu": (time.process_time() - begun) / settings["steps"], "peak": peak_memory()}
+    return {"cpu": timed(trainer) / settings["steps"], "peak": peak_memory()}
 
 
 def theirs(settings: dict[str, Any]) -> dict[str, float]:
