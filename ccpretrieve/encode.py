@@ -146,11 +146,18 @@ def _check_place(output: Path) -> None:
 
 
 def _describe(job: Job, census: Census) -> str:
-    shown = ", ".join(f"{name} {value!r}" for name, value in vars(job.encoder.settings).items())
+    applied = job.encoder.calibration
+    settings = {
+        **vars(job.encoder.settings),
+        "calibration": None if applied is None else str(applied.path),
+    }
+    shown = ", ".join(f"{name} {value!r}" for name, value in settings.items())
+    asked = any(getattr(job.config, name) is not None for name in SETTINGS)
+    over = ", flags over them" if asked else ""
     duplicates = f", {census.duplicates} duplicates left out" if census.duplicates else ""
     return (
         f"{job.corpus.name}: {census.passages} passages{duplicates}\n"
-        f"{job.encoder.name}: settings from {job.encoder.source}, flags over them: {shown}"
+        f"{job.encoder.name}: settings from {job.encoder.source}{over}: {shown}"
     )
 
 

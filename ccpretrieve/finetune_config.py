@@ -27,9 +27,9 @@ class FinetuneConfig(TrainingConfig):
     Attributes:
         train: Names such as nq or mrtydi-ja, files in DPR's or Mr.TyDi's JSON, hf:<dataset>.
         dev: Likewise, scored while training; its `dev` split where a name has one.
-        encoder: Checkpoint to start from, a directory or a hub name.
+        encoder: Checkpoint to start from, a directory or a hub name. Default: CCPRETRIEVE_ENCODER.
         preset: ccp (the paper, as its script was released) or dpr; flags win over it. In Python
-            it is a name only, and :meth:`of_preset` fills in what it stands for.
+            it is a name only; FinetuneConfig.of_preset fills in what it stands for.
         data_dir: Where corpora lie and are downloaded to. Default: CCPRETRIEVE_DATA, else
             ~/.cache/ccpretrieve.
         tied: One Transformer for questions and passages, or two.

@@ -148,7 +148,7 @@ class PretrainConfig(TrainingConfig):
     Attributes:
         corpus: Folder or file of documents, or hf:<dataset> with a configuration a language.
         accumulated_batch_size: Windows of one update of the parameters, over all processes.
-        encoder: Checkpoint to start from, a directory or a hub name.
+        encoder: Checkpoint to start from, a directory or a hub name. Default: CCPRETRIEVE_ENCODER.
         languages: Codes such as en or ja. Default: all that --corpus has.
         pooling: cls as in the paper, or mean. Default: the checkpoint's.
         max_length: Tokens kept of a sentence (not in the paper).

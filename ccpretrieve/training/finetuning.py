@@ -12,6 +12,7 @@ from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.model import trainable
 from ccpretrieve.model.checkpoint import PASSAGE, QUERY, default_encoder, locate, tower
 from ccpretrieve.model.settings import EncoderSettings, read_settings
+from ccpretrieve.retrieval.store import differences
 from ccpretrieve.training import dpr_preparation as preparation
 from ccpretrieve.training.ccp import pass_tokens
 from ccpretrieve.training.dpr import DPR, DprModule, DprObjective
@@ -119,8 +120,8 @@ class Finetuning(Work):
 
 def _settings(config: FinetuneConfig, path: Path) -> EncoderSettings:
     """Those of the checkpoint that comes of it, and of the text it is trained on."""
-    settings, _ = read_settings(path, config.encoder or str(path))
-    settings = settings.override(
+    own, _ = read_settings(path, config.encoder or str(path))
+    settings = own.override(
         pooling=config.pooling,
         query_length=config.query_length,
         passage_length=config.passage_length,
@@ -128,7 +129,7 @@ def _settings(config: FinetuneConfig, path: Path) -> EncoderSettings:
         passage_prefix=config.passage_prefix,
         title=config.title,
     )
-    return dataclasses.replace(
+    settings = dataclasses.replace(
         settings,
         layer=-1,
         similarity=config.similarity,
@@ -136,6 +137,9 @@ def _settings(config: FinetuneConfig, path: Path) -> EncoderSettings:
         strip_question_mark=config.strip_question_mark,
         calibration=None,
     )
+    if changed := differences(vars(own), vars(settings)):
+        logger.info("settings of the start that change: %s", "; ".join(changed))
+    return settings
 
 
 def updates(config: FinetuneConfig, batches: int, processes: int) -> int:

@@ -19,7 +19,8 @@ from ccpretrieve.training.ccp import CcpObjective, memory_bank
 from ccpretrieve.training.export import Part, export
 from ccpretrieve.training.health import Health
 from ccpretrieve.training.process import Processes
-from ccpretrieve.training.session import Work
+from ccpretrieve.training.session import REPORT, Work
+from ccpretrieve.training.states import FOLDER
 from ccpretrieve.training.trainer import Progress
 from ccpretrieve.training_config import SCRATCH_LAYERS, PretrainConfig
 
@@ -93,7 +94,9 @@ class Pretraining(Work):
         for warning in health.verdict():
             logger.warning("%s", warning)
         if not health.verdict():
-            logger.info("%s; the report in %s says more", health.assurance(), self.config.output)
+            logger.info(
+                "%s; %s says more", health.assurance(), self.config.output / FOLDER / REPORT
+            )
         _say_truncated(self.config, self.objective, progress)
         return {
             "truncated_sentences": batcher.truncated,
