@@ -9,8 +9,8 @@
               and of the others those first by a hash of their id
     zero-shot MRR@100 on XQuAD in languages that were not trained on, each on itself
 
-Articles of the test are none of the training's. Finished parts are kept in --work, whatever flags
-they were made with: other flags take another --work. A training that was stopped goes on.
+Articles of the test are none of the training's. Finished parts are kept in --work, which is refused
+to other settings. A training that was stopped goes on.
 """
 
 import gzip

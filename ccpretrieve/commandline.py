@@ -86,13 +86,15 @@ def _preset(
 
     A name that there is none of is left to the config to refuse.
     """
+    from ccpretrieve.config import flag_of
+
     named = [settings["preset"] for settings in files if "preset" in settings]
     for place, token in enumerate(tokens):
         flag, _, value = token.partition("=")
         if flag == "--preset":
             named.insert(0, value or next(iter(tokens[place + 1 :]), ""))
     chosen = config.PRESETS.get(named[0]) if named else None
-    return None if chosen is None else {k.replace("_", "-"): v for k, v in chosen.items()}
+    return None if chosen is None else {flag_of(k): v for k, v in chosen.items()}
 
 
 def _join_lines_of_help(config: type) -> None:
