@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ccpretrieve.data.tokens import Tokens
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import checkpoint, known
 from ccpretrieve.model.calibration_file import Embeddings
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.settings import EncoderSettings
-from ccpretrieve.model.tower import Tokens, Tower
+from ccpretrieve.model.tower import Tower
 
 
 class LayeredTower(Tower):

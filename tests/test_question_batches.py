@@ -6,13 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from transformers import BatchEncoding
 
 from ccpretrieve.data.example_order import ExampleOrder
 from ccpretrieve.data.example_store import ExampleStore, passage_key, prepare
 from ccpretrieve.data.examples import Example, ExampleSource
-from ccpretrieve.data.inputs import Inputs, Text
+from ccpretrieve.data.inputs import Inputs
 from ccpretrieve.data.question_batches import Choice, QuestionBatcher, compose
 from ccpretrieve.data.records import Passage
+from ccpretrieve.data.tokens import Tokens
 from ccpretrieve.errors import UserError
 
 
@@ -33,10 +35,10 @@ class Letters:
     """In the place of Inputs: a letter is a token."""
 
     def questions(self, questions):
-        return [Text([ord(letter) for letter in text]) for text in questions]
+        return [Tokens([ord(letter) for letter in text]) for text in questions]
 
     def passages(self, passages):
-        return [Text([ord(letter) for letter in each.text]) for each in passages]
+        return [Tokens([ord(letter) for letter in each.text]) for each in passages]
 
 
 def spelled(texts):
@@ -264,6 +266,18 @@ def test_fewer_examples_than_a_batch_are_refused(tmp_path):
         batcher(store, 4, one_language=True)
 
 
+@pytest.mark.parametrize("together", [1, 7, 48, 49, 50])
+def test_no_batch_holds_an_example_twice_where_two_epochs_meet(together):
+    order = ExampleOrder({"en": np.arange(50)}, together=together, seed=4)
+    taken = [order.take() for _ in range(200 // together + 40)]
+    assert all(len(set(batch)) == together for batch in taken)
+    for epoch in range(4):  # and each is a permutation still
+        drawn = [number for batch in taken for number in batch][epoch * 50 : epoch * 50 + 50]
+        assert sorted(drawn) == list(range(50))
+    if together < 49:  # a batch of all but one leaves no choice
+        assert taken[0] != taken[50 // together]
+
+
 def test_an_order_of_many_languages_stays_in_proportion_for_long():
     of_language = {f"l{i}": np.arange(i * 100, i * 100 + 10 + i) for i in range(12)}
     order = ExampleOrder(of_language, together=7, exponent=1.0, seed=3)
@@ -373,27 +387,33 @@ def test_passages_and_questions_are_tokenised_as_the_encoder_does(tiny_checkpoin
     np.testing.assert_array_equal(encoder.encode_queries(["a b?"]), encoder.encode_queries(["a b"]))
 
 
+def slow_tokenizer(seen):
+    """Of transformers' slow kind: a token a letter, and no word of what was cut."""
+
+    def tokenizer(texts, *, max_length=None, **_):
+        if isinstance(texts, str):
+            return {"input_ids": [1] * len(texts)}
+        seen.extend(texts)
+        return BatchEncoding({"input_ids": [[1] * len(text[:max_length]) for text in texts]})
+
+    return tokenizer
+
+
 def test_a_question_loses_its_last_ascii_mark_only_if_asked():
     seen = []
-
-    def tokenizer(texts, **_):
-        seen.extend(texts)
-        return Encoded(texts)
-
-    class Encoded(dict):
-        encodings = None
-
-        def __init__(self, texts):
-            super().__init__(input_ids=[[1] * len(text) for text in texts])
-
-    asking = ["who?", "who??", "who", "who? ", "誰？"]
-    Inputs(tokenizer, query_prefix="q: ", strip_question_mark=True).questions(asking)
-    assert seen == ["q: who", "q: who?", "q: who", "q: who? ", "q: 誰？"]
+    asking = ["who?", "who??", "who", "who? ", "誰？", "?", " ?"]
+    inputs = Inputs(slow_tokenizer(seen), query_prefix="q: ", strip_question_mark=True)
+    inputs.questions(asking)  # the last two would be left with nothing
+    assert seen == ["q: who", "q: who?", "q: who", "q: who? ", "q: 誰？", "q: ?", "q:  ?"]
     seen.clear()
-    texts = Inputs(tokenizer, query_length=5).questions(asking)
+    Inputs(slow_tokenizer(seen)).questions(asking)
     assert seen == asking
-    # a slow tokenizer does not say what it cut: what is as long as may be counts
-    assert [text.truncated for text in texts] == [False, True, False, True, False]
+
+
+def test_what_a_slow_tokenizer_cuts_is_counted_and_what_just_fits_is_not():
+    texts = Inputs(slow_tokenizer([]), query_length=4).questions(["who", "who?", "whose", ""])
+    assert [len(text.ids) for text in texts] == [3, 4, 4, 0]
+    assert [text.truncated for text in texts] == [False, False, True, False]
 
 
 def test_segment_ids_come_with_pairs_where_the_tokenizer_has_them(tmp_path):

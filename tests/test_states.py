@@ -13,12 +13,13 @@ from ccpretrieve.errors import UserError
 from ccpretrieve.training import states as module
 from ccpretrieve.training.states import FREE, States
 
-ONE = SimpleNamespace(first=True, rank=0, count=1, wait=lambda: None)
+ONE = SimpleNamespace(first=True, rank=0, count=1, wait=lambda: None, lead=lambda work: work())
 ASKED = {"corpus": "hf:x", "accumulated_batch_size": 4, "schedule": "constant", "seed": 0}
 
 
 def begun(output, processes=ONE, **settings):
     made = States(output, processes)
+    made.check({**ASKED, **settings}, resume=False)
     made.begin({**ASKED, **settings}, resume=False)
     return made
 
@@ -96,7 +97,7 @@ def test_what_decides_no_step_taken_may_differ_and_is_said(tmp_path, name, caplo
     settings = tmp_path / "training" / "settings.json"
     settings.write_text(json.dumps({**ASKED, name: 1}))
     with caplog.at_level(logging.INFO):
-        States(tmp_path, ONE).begin({**ASKED, name: 2}, resume=True)
+        States(tmp_path, ONE).check({**ASKED, name: 2}, resume=True)
     flag = name.replace("_", "-")
     assert caplog.messages == [f"--{flag}: the run was begun with 1, goes on with 2"]
 
@@ -130,6 +131,16 @@ def test_a_place_may_be_spelled_in_another_way(tmp_path, monkeypatch, name):
     for spelling in ("other", "hf:other", None):
         with pytest.raises(UserError, match=f"--{name.replace('_', '-')}: the run"):
             made.check({**ASKED, name: spelling}, resume=True)
+
+
+def test_each_of_several_places_may_be_spelled_in_another_way(tmp_path, monkeypatch):
+    (tmp_path / "a.json").touch()
+    monkeypatch.chdir(tmp_path)
+    made = begun(tmp_path / "out", train=["a.json", "nq"])
+    made.save(1, {}, {}, best=None)
+    made.check({**ASKED, "train": [str(tmp_path / "a.json"), "nq"]}, resume=True)
+    with pytest.raises(UserError, match=r"--train: the run in .* was begun with"):
+        made.check({**ASKED, "train": ["nq", "a.json"]}, resume=True)
 
 
 # -- damage --
@@ -170,7 +181,7 @@ def test_a_part_of_a_state_that_is_missing_is_named(tmp_path):
 
 
 def test_a_state_of_several_processes_is_resumed_with_as_many(tmp_path):
-    two = SimpleNamespace(first=True, rank=0, count=2, wait=lambda: None)
+    two = SimpleNamespace(**{**vars(ONE), "count": 2})
     begun(tmp_path, two).save(4, {}, {}, best=None)
     with pytest.raises(UserError, match="written by 2 processes; resume with as many, not 1"):
         States(tmp_path, ONE).load()

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,9 +70,9 @@ def config(output, **settings):
 def train(settings, objective):
     processes = Processes(settings, settings.output / "training")
     states = States(settings.output, processes)
-    states.begin(
-        {name: plain(value) for name, value in vars(settings).items()}, resume=settings.resume
-    )
+    asked = {name: plain(value) for name, value in vars(settings).items()}
+    states.check(asked, resume=settings.resume)
+    states.begin(asked, resume=settings.resume)
     trainer = Trainer(settings, objective, processes, states)
     return trainer.run(), trainer, states
 
@@ -415,3 +416,30 @@ def test_devices_and_precisions_that_cannot_train_are_refused(tmp_path):
     ):
         with pytest.raises(UserError, match=says):
             Processes(config(tmp_path, **settings), tmp_path)
+
+
+# -- what the first process does for all --
+
+
+def led(*, first, fails=False):
+    """Call lead in one of two processes; what was done, and the error."""
+    done = []
+
+    def work():
+        done.append(1)
+        if fails:
+            raise UserError("train.json, record 3: not JSON")
+
+    here = SimpleNamespace(first=first, any=lambda flag: flag or fails)  # as reduced over both
+    try:
+        Processes.lead(here, work)
+    except UserError as error:
+        return done, str(error)
+    return done, None
+
+
+def test_what_is_done_once_is_done_by_the_first_process_and_fails_in_all():
+    assert led(first=True) == ([1], None)
+    assert led(first=False) == ([], None)
+    assert led(first=True, fails=True) == ([1], "train.json, record 3: not JSON")
+    assert led(first=False, fails=True) == ([], "the first process stopped; its message says why")

@@ -5,6 +5,9 @@ once). Its examples come in one permutation after another, the languages in a sh
 epoch; together, for a = 1, that is a permutation of all examples. In batches of one language the
 plan deals out whole batches, and what is less than one waits for the next epoch. All follows from
 the seed, the same in every process, and a position is two numbers.
+
+No batch holds an example twice, also where two epochs meet, unless its language has fewer examples
+than a batch: a permutation keeps the last examples of the one before from coming again too soon.
 """
 
 from collections.abc import Mapping
@@ -21,21 +24,49 @@ _PLAN, _SHUFFLE = 0x91A2, 0x5F0E  # keep the draws apart
 
 
 class _Shuffled:
-    """Numbers in one permutation after another, without end."""
+    """Numbers in one permutation after another, without end.
 
-    def __init__(self, numbers: Ids, seed: list[int]) -> None:
+    Args:
+        numbers: n of them.
+        seed: Of the permutations.
+        apart: Places from a number to its next one, at least; of n there are no more than n.
+    """
+
+    def __init__(self, numbers: Ids, seed: list[int], apart: int) -> None:
         self.numbers = numbers
         self.seed = seed
-        self._pass = -1
-        self._permutation = numbers
+        self.apart = min(apart, len(numbers))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pass = 0
+        self._permutation = np.random.default_rng([*self.seed, 0]).permutation(self.numbers)
 
     def __getitem__(self, place: int) -> int:
         """What comes at a place of the endless row."""
         number, within = divmod(place, len(self.numbers))
-        if number != self._pass:
-            generator = np.random.default_rng([*self.seed, number])
-            self._permutation, self._pass = generator.permutation(self.numbers), number
+        if number < self._pass:
+            self._begin()
+        while self._pass < number:
+            self._pass += 1
+            generator = np.random.default_rng([*self.seed, self._pass])
+            self._permutation = _reshuffled(self._permutation, self.apart, generator)
         return int(self._permutation[within])
+
+
+def _reshuffled(before: Ids, apart: int, generator: np.random.Generator) -> Ids:
+    """Another permutation of n numbers, none of which comes again less than ``apart`` places on.
+
+    Place i is drawn from what stood in the first n - apart + 1 + i places and is left.
+    """
+    free = before[: len(before) - apart].tolist()
+    first = []
+    for late in before[len(before) - apart :].tolist():
+        free.append(late)
+        drawn = int(generator.integers(len(free)))
+        free[drawn], free[-1] = free[-1], free[drawn]
+        first.append(free.pop())
+    return np.array([*first, *generator.permutation(free)], dtype=np.int64)
 
 
 class ExampleOrder:
@@ -74,7 +105,7 @@ class ExampleOrder:
         #: Examples of each language an epoch.
         self.each = [max(1, round(self.count * shares[code])) for code in self.languages]
         self._rows = [
-            _Shuffled(of_language[code], [seed, _SHUFFLE, *code.encode()])
+            _Shuffled(of_language[code], [seed, _SHUFFLE, *code.encode()], together)
             for code in self.languages
         ]
         self._seed = seed

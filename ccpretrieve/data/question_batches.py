@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from ccpretrieve.data.example_order import ExampleOrder
 from ccpretrieve.data.example_store import ExampleStore, passage_key
 from ccpretrieve.data.examples import Example
-from ccpretrieve.data.inputs import Inputs, Text
+from ccpretrieve.data.inputs import Inputs
 from ccpretrieve.data.mixture import State
 from ccpretrieve.data.records import Passage
+from ccpretrieve.data.tokens import Tokens
 from ccpretrieve.errors import UserError
 
 Ids = NDArray[np.int64]
@@ -47,8 +48,8 @@ class QuestionBatch:
         names: Of the examples, for messages.
     """
 
-    questions: list[Text]
-    passages: list[Text]
+    questions: list[Tokens]
+    passages: list[Tokens]
     targets: Ids
     keys: Ids
     known: list[Ids]

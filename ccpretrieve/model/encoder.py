@@ -21,12 +21,13 @@ from ccpretrieve.config import DTYPES, a_device, one_of
 from ccpretrieve.data.inputs import passage_text, question_text
 from ccpretrieve.data.records import Passage
 from ccpretrieve.data.tags import code_of
+from ccpretrieve.data.tokens import Segments, Tokens
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import checkpoint, known
 from ccpretrieve.model.calibration_file import Calibration, Embeddings
 from ccpretrieve.model.laser import LaserTower
 from ccpretrieve.model.settings import EncoderSettings, inside, read_settings
-from ccpretrieve.model.tower import Tokens, Tower
+from ccpretrieve.model.tower import Tower
 
 
 @dataclass(frozen=True)
@@ -231,9 +232,9 @@ class Encoder:
     def tokenize_passages(self, passages: Sequence[Passage]) -> Iterator[Tokens]:
         """What the model would see of each passage, in order."""
         texts = [self._segments(passage) for passage in passages]
-        return _tokenize(self._tower(checkpoint.PASSAGE), texts, self.settings.passage_length)
+        return self._tower(checkpoint.PASSAGE).tokenize(texts, self.settings.passage_length)
 
-    def _segments(self, passage: Passage) -> str | tuple[str, str]:
+    def _segments(self, passage: Passage) -> Segments:
         settings = self.settings
         return passage_text(passage, prefix=settings.passage_prefix, title=settings.title)
 
@@ -247,12 +248,12 @@ class Encoder:
     def _embed(
         self,
         role: str,
-        texts: Sequence[str | tuple[str, str]],
+        texts: Sequence[Segments],
         length: int,
         language: str | Sequence[str],
     ) -> Encoded:
         tower = self._tower(role)
-        tokens = list(_tokenize(tower, texts, length))
+        tokens = list(tower.tokenize(texts, length))
         vectors = np.empty((len(texts), tower.dim), dtype=np.float32)
         with torch.inference_mode():
             for rows in batches([len(item.ids) for item in tokens], self.batch_tokens):
@@ -312,20 +313,6 @@ def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
     one_of("dtype", name, DTYPES)
     dtype: torch.dtype = getattr(torch, name)
     return dtype
-
-
-def _tokenize(
-    tower: Tower, texts: Sequence[str | tuple[str, str]], length: int
-) -> Iterator[Tokens]:
-    """Tokenise single texts and pairs alike, in order."""
-    single = [isinstance(text, str) for text in texts]
-    if all(single) or not any(single):
-        yield from tower.tokenize(texts, length)  # type: ignore[arg-type]
-        return
-    alone = tower.tokenize([text for text in texts if isinstance(text, str)], length)
-    pairs = tower.tokenize([text for text in texts if not isinstance(text, str)], length)
-    for is_single in single:
-        yield next(alone if is_single else pairs)
 
 
 def _codes(language: str | Sequence[str]) -> str | list[str]:

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccpretrieve.data.tokens import Segments, Tokens
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.known import LASER_WEIGHTS
 from ccpretrieve.model.settings import EncoderSettings
-from ccpretrieve.model.tower import Tokens, Tower
+from ccpretrieve.model.tower import Tower
 
 PACKAGE = "laser_encoders"
 FILES = (LASER_WEIGHTS, "laser2.spm", "laser2.cvocab")
@@ -97,9 +98,7 @@ class LaserTower(Tower):
         self.model = SimpleNamespace(config=SimpleNamespace(hidden_size=self.dim))
         self.size = (path / LASER_WEIGHTS).stat().st_size
 
-    def tokenize(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], length: int
-    ) -> Iterator[Tokens]:
+    def tokenize(self, texts: Sequence[Segments], length: int) -> Iterator[Tokens]:
         """Turn texts into pieces; ``</s>``, which the package appends, counts as one."""
         for text in texts:
             pieces = self.pipeline.tokenizer.tokenize(text).split()

@@ -9,15 +9,13 @@ are never kept.
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from ccpretrieve.data.tokens import Segments, Tokens, pad, tokenize
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import read_json
 from ccpretrieve.model.fused import FusedLayers
@@ -28,23 +26,6 @@ from ccpretrieve.model.settings import EncoderSettings, module_folders
 _STACKED = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}
 #: Those among them whose layer is BERT's own.
 _FUSED = {"bert", "roberta", "xlm-roberta", "camembert"}
-#: Texts tokenised by one call; bounds the tokenizer's own bookkeeping, which dwarfs the ids.
-_CHUNK = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """One text as the model sees it.
-
-    Attributes:
-        ids: Token ids, special ones included, shape ``(T,)``, int32.
-        types: Segment ids where the model takes them and there are two segments, else None.
-        truncated: Whether the text was longer than allowed.
-    """
-
-    ids: NDArray[np.int32]
-    types: NDArray[np.int8] | None
-    truncated: bool
 
 
 class Tower:
@@ -102,43 +83,17 @@ class Tower:
                 f"use --max-length {limit} or less"
             )
 
-    def tokenize(
-        self, texts: Sequence[str] | Sequence[tuple[str, str]], length: int
-    ) -> Iterator[Tokens]:
+    def tokenize(self, texts: Sequence[Segments], length: int) -> Iterator[Tokens]:
         """Turn texts, or (title, text) pairs, into token ids.
 
         Args:
-            texts: Any number; two segments where they are pairs.
+            texts: Any number.
             length: Tokens kept, special ones included; the longer segment is cut first.
 
         Yields:
             One item a text, in order.
         """
-        with_types = "token_type_ids" in self.tokenizer.model_input_names
-        for start in range(0, len(texts), _CHUNK):
-            batch = self.tokenizer(
-                list(texts[start : start + _CHUNK]),
-                truncation=True,
-                max_length=length,
-                padding=False,
-                return_attention_mask=False,
-                verbose=False,
-            )
-            for row, ids in enumerate(batch["input_ids"]):
-                types = batch["token_type_ids"][row] if with_types else None
-                yield Tokens(
-                    np.asarray(ids, dtype=np.int32),
-                    np.asarray(types, dtype=np.int8) if types and any(types) else None,
-                    self._was_cut(batch, row, texts[start + row], len(ids), length),
-                )
-
-    def _was_cut(self, batch: Any, row: int, text: Any, kept: int, length: int) -> bool:
-        if kept < length:
-            return False
-        if self.tokenizer.is_fast:
-            return bool(batch.encodings[row].overflowing)
-        parts = (text,) if isinstance(text, str) else text
-        return len(self.tokenizer(*parts, verbose=False)["input_ids"]) > length
+        return tokenize(self.tokenizer, texts, length)
 
     def forward(self, batch: Sequence[Tokens]) -> Tensor:
         """Embed one batch, without gradients.
@@ -166,19 +121,7 @@ class Tower:
         return pool(states, mask, self.pooling)
 
     def _pad(self, batch: Sequence[Tokens]) -> dict[str, Tensor]:
-        width = max(len(tokens.ids) for tokens in batch)
-        shape = (len(batch), width)
-        ids = np.full(shape, self.tokenizer.pad_token_id, dtype=np.int64)
-        mask = np.zeros(shape, dtype=np.int64)
-        types = np.zeros(shape, dtype=np.int64)
-        for row, tokens in enumerate(batch):
-            ids[row, : len(tokens.ids)] = tokens.ids
-            mask[row, : len(tokens.ids)] = 1
-            if tokens.types is not None:
-                types[row, : len(tokens.types)] = tokens.types
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        if any(tokens.types is not None for tokens in batch):
-            inputs["token_type_ids"] = types
+        inputs = pad(batch, self.tokenizer.pad_token_id)
         return {name: torch.from_numpy(array).to(self.device) for name, array in inputs.items()}
 
 

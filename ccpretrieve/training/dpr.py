@@ -18,13 +18,12 @@ learn the same. DPR's own code keeps gradients of a process' own passages only.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ccpretrieve.data.inputs import Text
 from ccpretrieve.data.question_batches import QuestionBatch, QuestionBatcher
+from ccpretrieve.data.tokens import Tokens, pad
 from ccpretrieve.errors import UserError
 from ccpretrieve.finetune_config import MRR, FinetuneConfig
 from ccpretrieve.model.encoder import batches
@@ -70,7 +69,9 @@ class DprModule(nn.Module):
             if tower is not None:
                 tower.compile(dynamic=True)
 
-    def forward(self, questions: Sequence[Text], passages: Sequence[Text]) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, questions: Sequence[Tokens], passages: Sequence[Tokens]
+    ) -> tuple[Tensor, Tensor]:
         """Embed a batch.
 
         Returns:
@@ -78,15 +79,15 @@ class DprModule(nn.Module):
         """
         return self.embed_questions(questions), self.embed_passages(passages)
 
-    def embed_questions(self, texts: Sequence[Text]) -> Tensor:
+    def embed_questions(self, texts: Sequence[Tokens]) -> Tensor:
         """Shape ``(N, D)``."""
         return self._embed(self.query, texts)
 
-    def embed_passages(self, texts: Sequence[Text]) -> Tensor:
+    def embed_passages(self, texts: Sequence[Tokens]) -> Tensor:
         """Shape ``(P, D)``."""
         return self._embed(self.query if self.passage is None else self.passage, texts)
 
-    def _embed(self, tower: nn.Module, texts: Sequence[Text]) -> Tensor:
+    def _embed(self, tower: nn.Module, texts: Sequence[Tokens]) -> Tensor:
         parts, places = [], []
         again = self.chunk_size is not None and torch.is_grad_enabled()
         for rows in self._groups([len(text.ids) for text in texts]):
@@ -105,19 +106,9 @@ class DprModule(nn.Module):
             size = self.chunk_size or len(rows)
             yield from (rows[start : start + size] for start in range(0, len(rows), size))
 
-    def _padded(self, texts: Sequence[Text]) -> dict[str, Tensor]:
-        shape = (len(texts), max(len(text.ids) for text in texts))
-        ids = np.full(shape, self.padding, dtype=np.int64)
-        mask, types = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for row, text in enumerate(texts):
-            ids[row, : len(text.ids)] = text.ids
-            mask[row, : len(text.ids)] = 1
-            if text.types is not None:
-                types[row, : len(text.ids)] = text.types
-        inputs = {"input_ids": ids, "attention_mask": mask}
-        if types.any():
-            inputs["token_type_ids"] = types
+    def _padded(self, texts: Sequence[Tokens]) -> dict[str, Tensor]:
         device = next(self.query.parameters()).device
+        inputs = pad(texts, self.padding)
         return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
 
     def _pooled(self, tower: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ccpretrieve.data.example_store import ExampleStore, passage_key, prepare
 from ccpretrieve.data.examples import ExampleSource, open_examples
-from ccpretrieve.data.inputs import Inputs, Text
+from ccpretrieve.data.inputs import Inputs
 from ccpretrieve.data.question_batches import Choice, QuestionBatcher
 from ccpretrieve.data.records import Passage
 from ccpretrieve.data.registry import open_corpus
+from ccpretrieve.data.tokens import Tokens
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory, write_json
 from ccpretrieve.finetune_config import FIRST, FinetuneConfig
@@ -82,12 +83,12 @@ def stored(
     Raises:
         UserError: If they cannot be read, or none is left.
     """
-    if processes.first and not path.is_file():
-        prepared = prepare(
-            sources,
-            make_directory(path.parent) / path.name,
-            negatives=negatives,
-        )
+
+    def write() -> None:
+        if path.is_file():
+            return
+        make_directory(path.parent)
+        prepared = prepare(sources, path, negatives=negatives)
         write_json(path.with_suffix(".json"), prepared.to_json())
         names = ", ".join(source.name for source in sources)
         logger.info("%s: %d examples%s", names, prepared.count, _left_out(prepared.dropped))
@@ -97,7 +98,8 @@ def stored(
                 "%s: %d examples have fewer than %d hard negatives; theirs are not filled up",
                 *(names, prepared.fewer_negatives, negatives),
             )
-    processes.wait()
+
+    processes.lead(write)
     return ExampleStore.open(path)
 
 
@@ -280,7 +282,7 @@ def _searched(config: FinetuneConfig, name: str, inputs: Inputs) -> Searched:
     )
 
 
-def _by_id(passages: Sequence[Passage], texts: Sequence[Text]) -> dict[str, Text]:
+def _by_id(passages: Sequence[Passage], texts: Sequence[Tokens]) -> dict[str, Tokens]:
     return dict(zip((passage.id for passage in passages), texts, strict=True))
 
 

@@ -37,7 +37,10 @@ def take_censuses(
             other languages.
     """
     path = folder / CENSUS
-    if processes.first and not path.is_file():
+
+    def take() -> None:
+        if path.is_file():
+            return
         rules = CleaningRules(min_characters=config.min_characters)
         taken = {
             name: take_census(source, rules, config.census_documents)
@@ -46,7 +49,8 @@ def take_censuses(
         for census in taken.values():
             _check(census, config, processes)
         write_json(path, {name: census.to_json() for name, census in taken.items()})
-    processes.wait()
+
+    processes.lead(take)
     censuses = _read(path)
     if set(censuses) != set(sources):
         raise UserError(
@@ -127,24 +131,31 @@ def start_checkpoint(
     if not (config.from_scratch or config.trim_vocabulary):
         return locate(config.encoder or default_encoder())
     made = folder / START
-    if processes.first and not made.is_dir():
-        texts = _as_encoded(config, sentences(config, sources, censuses))
-        if config.from_scratch:
-            vocabulary.from_scratch(
-                made,
-                texts,
-                vocabulary=config.scratch_vocabulary,
-                width=config.scratch_width,
-                layers=config.layers or SCRATCH_LAYERS,
-                heads=config.scratch_heads,
-                positions=config.max_length,
-                seed=config.seed,
-            )
-        else:
-            source = locate(config.encoder or default_encoder())
-            _report(vocabulary.trim(source, made, texts, layers=config.layers))
-    processes.wait()
+
+    def make() -> None:
+        if not made.is_dir():
+            _make_start(config, _as_encoded(config, sentences(config, sources, censuses)), made)
+
+    processes.lead(make)
     return made
+
+
+def _make_start(config: PretrainConfig, texts: Iterator[str], made: Path) -> None:
+    """A new encoder for these texts, or one with their vocabulary only."""
+    if not config.from_scratch:
+        source = locate(config.encoder or default_encoder())
+        _report(vocabulary.trim(source, made, texts, layers=config.layers))
+        return
+    vocabulary.from_scratch(
+        made,
+        texts,
+        vocabulary=config.scratch_vocabulary,
+        width=config.scratch_width,
+        layers=config.layers or SCRATCH_LAYERS,
+        heads=config.scratch_heads,
+        positions=config.max_length,
+        seed=config.seed,
+    )
 
 
 def _as_encoded(config: PretrainConfig, texts: Iterator[str]) -> Iterator[str]:

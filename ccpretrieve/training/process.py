@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,22 @@ class Processes:
     def wait(self) -> None:
         """Until all processes are here."""
         self._accelerator.wait_for_everyone()
+
+    def lead(self, work: Callable[[], None]) -> None:
+        """Let the first process do what is done once, while the others wait.
+
+        Raises:
+            UserError: In all of them if it failed; the first one's says why.
+        """
+        failed: UserError | None = None
+        if self.first:
+            try:
+                work()
+            except UserError as error:
+                failed = error
+        if not self.any(failed is not None):
+            return
+        raise failed or UserError("the first process stopped; its message says why")
 
     def track(self, name: str, settings: Mapping[str, Any]) -> None:
         """Begin to log to the trackers."""

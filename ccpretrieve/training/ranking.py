@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccpretrieve.data.inputs import Text
 from ccpretrieve.data.records import Qrels
+from ccpretrieve.data.tokens import Tokens
 from ccpretrieve.finetune_config import MRR, NLL, RANK
 from ccpretrieve.model.losses import dpr_loss
 from ccpretrieve.training.dpr import DprModule
@@ -42,8 +42,8 @@ class DevSet:
         known: Those rows that answer each question, its own among them.
     """
 
-    questions: Sequence[Text]
-    passages: Sequence[Text]
+    questions: Sequence[Tokens]
+    passages: Sequence[Tokens]
     targets: NDArray[np.int64]
     batched: Sequence[NDArray[np.int64]]
     known: Sequence[NDArray[np.int64]]
@@ -59,8 +59,8 @@ class Searched:
         qrels: What is relevant.
     """
 
-    topics: Mapping[str, Text]
-    passages: Mapping[str, Text]
+    topics: Mapping[str, Tokens]
+    passages: Mapping[str, Tokens]
     qrels: Qrels
 
 
@@ -113,7 +113,7 @@ class RankingEvaluation:
         return {first: scores.pop(first), **scores}
 
     def _embedded(
-        self, module: DprModule, questions: Sequence[Text], passages: Sequence[Text]
+        self, module: DprModule, questions: Sequence[Tokens], passages: Sequence[Tokens]
     ) -> tuple[Tensor, Tensor]:
         """Both sides on the CPU in float32, at unit length for cosine."""
         q = _in_blocks(module.embed_questions, questions)
@@ -177,7 +177,7 @@ def average_rank(q: Tensor, p: Tensor, targets: Tensor) -> float:
     return float(torch.cat(places).mean())
 
 
-def _in_blocks(embed: Callable[[Sequence[Text]], Tensor], texts: Sequence[Text]) -> Tensor:
+def _in_blocks(embed: Callable[[Sequence[Tokens]], Tensor], texts: Sequence[Tokens]) -> Tensor:
     parts = [
         embed(texts[start : start + BLOCK]).float().cpu() for start in range(0, len(texts), BLOCK)
     ]

@@ -51,12 +51,13 @@ FREE = (
     *("max_steps", "max_minutes", "log_steps", "save_steps", "eval_steps", "probe_steps"),
     *("epochs", "patience", "chunk_size", "data_dir"),
     *("learning_rate", "head_learning_rate", "warmup_steps", "clip"),
-    *("device", "dtype", "bank_device", "pass_tokens", "gradient_checkpointing", "trackers"),
+    *("device", "dtype", "bank_device", "pass_tokens", "gradient_checkpointing", "compile"),
+    "trackers",
 )
 #: Those that decide when a run ends, and by that the rates of a linear schedule.
 ENDS = ("max_steps", "epochs")
 #: Settings that may name a place, which has many spellings.
-PLACES = ("corpus", "encoder", "eval_parallel", "dev_corpus", "data_dir")
+PLACES = ("corpus", "encoder", "eval_parallel", "train", "dev", "dev_corpus", "data_dir")
 #: Settings that are not of the run itself.
 ASIDE = ("quiet", "resume", "output")
 
@@ -97,13 +98,15 @@ class States:
             )
 
     def begin(self, settings: Mapping[str, Any], *, resume: bool) -> None:
-        """Start a run in this folder, unless there is one to go on with; see :meth:`check`."""
-        self.check(settings, resume=resume)
-        self.processes.wait()
-        if self.processes.first and not resume:
+        """Start a run in this folder that :meth:`check` has looked at, unless one goes on there."""
+
+        def start() -> None:
             self.clear()
             write_json(make_directory(self.folder) / SETTINGS, _identity(settings))
+
         self.processes.wait()
+        if not resume:
+            self.processes.lead(start)
 
     def clear(self) -> None:
         """Remove what a run wrote that never came to a state; the folder too if it is empty then.
@@ -292,7 +295,9 @@ def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(value: Any) -> Any:
-    """The one spelling of a place; what is none, such as a hub name, as it is."""
+    """The one spelling of a place, or of each of several; a hub name or another stays as it is."""
+    if isinstance(value, list | tuple):
+        return [_resolved(each) for each in value]
     if not isinstance(value, str | Path):
         return value
     path = Path(value).expanduser()
