@@ -34,6 +34,7 @@ from ccpretrieve.values import plain
 logger = logging.getLogger("ccpretrieve.benchmarks.ablations")
 
 POOLINGS = ("cls", "mean")
+NOT_LEARNED = ("output", "resume", "quiet")  # settings that decide no result
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,8 @@ class AblationConfig(Config):
             languages=self.languages,
             output=output,
             quiet=self.quiet,
-            resume=(output / "training" / "settings.json").is_file() and _has_state(output),
             **{**settings, **cell.change},
         )
-
-
-def _has_state(output: Path) -> bool:
-    return any((output / "training").glob("step-*[0-9]"))
 
 
 @dataclass(frozen=True)
@@ -199,7 +195,7 @@ def _result(config: AblationConfig, name: str, cell: Cell, seed: int) -> Result:
     asked = _identity(config, cell, seed)
     if path.is_file():
         kept = read_json(path)
-        if kept["settings"] != asked:
+        if _defaults() | kept["settings"] != asked:
             raise UserError(f"{path}: was trained with other settings; choose another --output")
         return Result(**kept["result"])
     logger.info("cell %s, seed %d", name, seed)
@@ -211,22 +207,31 @@ def _result(config: AblationConfig, name: str, cell: Cell, seed: int) -> Result:
 def _identity(config: AblationConfig, cell: Cell, seed: int) -> dict[str, Any]:
     """What decides the result."""
     training = config.training(cell, seed, Path())
-    left_out = ("output", "resume", "quiet")
     from ccpretrieve.model.checkpoint import default_encoder
 
-    asked = {name: plain(v) for name, v in vars(training).items() if name not in left_out}
+    asked = {name: plain(v) for name, v in vars(training).items() if name not in NOT_LEARNED}
     encoder = config.encoder or default_encoder()
     return asked | {
         **{"tested": list(config.tested), "tatoeba": str(config.tatoeba), "encoder": encoder},
     }
 
 
+def _defaults() -> dict[str, Any]:
+    """Of settings that a cell may lack because it was trained before there were any."""
+    return {
+        each.name: plain(each.default)
+        for each in dataclasses.fields(PretrainConfig)
+        if each.default is not dataclasses.MISSING and each.name not in NOT_LEARNED
+    }
+
+
 def _train(config: AblationConfig, cell: Cell, seed: int, folder: Path) -> Result:
     from ccpretrieve.pretrain import run as pretrain
+    from ccpretrieve.training.states import begun
     from ccpretrieve.training.trainer import read_log
 
     training = config.training(cell, seed, folder)
-    pretrain(training)
+    pretrain(dataclasses.replace(training, resume=begun(folder)))
     lines = read_log(folder / "training" / "log.jsonl")
     last = lines[-max(1, len(lines) // 4) :]
     report = read_json(folder / "training" / "report.json")

@@ -235,6 +235,7 @@ def _zero_shot(config: JaquadConfig) -> dict[str, Path]:
 def trained(config: JaquadConfig, cell: str, train: Path) -> Path:
     """The checkpoint of a cell: kept, gone on with, or begun."""
     from ccpretrieve import finetune
+    from ccpretrieve.training.states import begun
 
     output = config.work / cell.replace(" ", "-")
     if (output / "config.json").is_file():
@@ -244,7 +245,7 @@ def trained(config: JaquadConfig, cell: str, train: Path) -> Path:
             train=(str(train),),
             encoder=config.encoder,
             output=output,
-            resume=any((output / "training").glob("step-*[0-9]")),
+            resume=begun(output),
             hard_negatives=CELLS[cell],
             max_minutes=config.minutes,
             batch_size=config.batch_size,

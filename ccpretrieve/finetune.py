@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ccpretrieve.commandline import command
 from ccpretrieve.finetune_config import FinetuneConfig
+from ccpretrieve.training_config import KEPT
 
 
 def run(config: FinetuneConfig) -> Path | None:
@@ -32,13 +33,7 @@ def run(config: FinetuneConfig) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line; every flag is a field of :class:`FinetuneConfig`."""
-    command(
-        run,
-        FinetuneConfig,
-        "finetune",
-        argv,
-        kept="--resume goes on from the last state, if one was written",
-    )
+    command(run, FinetuneConfig, "finetune", argv, kept=KEPT)
 
 
 if __name__ == "__main__":

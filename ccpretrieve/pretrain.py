@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ccpretrieve.commandline import command
-from ccpretrieve.training_config import PretrainConfig
+from ccpretrieve.training_config import KEPT, PretrainConfig
 
 
 def run(config: PretrainConfig) -> Path | None:
@@ -31,13 +31,7 @@ def run(config: PretrainConfig) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line; every flag is a field of :class:`PretrainConfig`."""
-    command(
-        run,
-        PretrainConfig,
-        "pretrain",
-        argv,
-        kept="--resume goes on from the last state, if one was written",
-    )
+    command(run, PretrainConfig, "pretrain", argv, kept=KEPT)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,9 @@ HEAD_ORDERS = ("evaluation-first", "centers-first")
 HEAD_STATISTICS = ("first-batch", "unit")
 ACTIVATIONS = ("relu", "gelu", "none")
 TRACKERS = ("tensorboard", "wandb")
+
+#: What is left of a run that is interrupted.
+KEPT = "--resume goes on from the last state, if one was written"
 #: Pieces that a vocabulary has at least: special ones, bytes, the mark of a space and a letter.
 LEAST_VOCABULARY = 5 + 256 + 2
 SCRATCH_LAYERS = 4

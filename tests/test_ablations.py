@@ -86,6 +86,9 @@ def test_finished_cells_are_kept(tmp_path, tiny_checkpoint, monkeypatch):
     monkeypatch.setattr(ablations, "_train", None)  # nothing is trained again
     assert run(config) == report
     kept = json.loads((config.output / "base.0.json").read_text())
+    assert kept["settings"].pop("patience") is None  # as if there had been no such setting yet
+    (config.output / "base.0.json").write_text(json.dumps(kept))
+    assert run(config) == report
     kept["settings"]["temperature"] = 0.5
     (config.output / "base.0.json").write_text(json.dumps(kept))
     with pytest.raises(UserError, match=r"base\.0\.json: was trained with other settings"):

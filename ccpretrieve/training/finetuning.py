@@ -24,18 +24,10 @@ from ccpretrieve.training.trainer import Progress, accumulation
 logger = logging.getLogger(__name__)
 
 
-class Finetuning(Work):
-    """Questions and passages, one tower or two.
-
-    Args:
-        config: Of the run.
-    """
+class Finetuning(Work[FinetuneConfig]):
+    """Questions and passages, one tower or two."""
 
     name = DPR
-    config: FinetuneConfig
-
-    def __init__(self, config: FinetuneConfig) -> None:
-        self.config = config
 
     def find(self, processes: Processes) -> None:
         """See :meth:`Work.find`."""

@@ -27,19 +27,11 @@ from ccpretrieve.training_config import SCRATCH_LAYERS, PretrainConfig
 logger = logging.getLogger(__name__)
 
 
-class Pretraining(Work):
-    """Documents of one language or several, one Transformer.
-
-    Args:
-        config: Of the run.
-    """
+class Pretraining(Work[PretrainConfig]):
+    """Documents of one language or several, one Transformer."""
 
     name = "ccp"
     some_unused = True  # a batch is CCP or MLM
-    config: PretrainConfig
-
-    def __init__(self, config: PretrainConfig) -> None:
-        self.config = config
 
     def find(self, processes: Processes) -> None:
         """See :meth:`Work.find`."""

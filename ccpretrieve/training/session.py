@@ -13,7 +13,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory, only_writer, write_json
@@ -30,18 +30,25 @@ logger = logging.getLogger(__name__)
 REPORT = "report.json"
 
 
-class Work(ABC):
+C = TypeVar("C", bound=TrainingConfig)
+
+
+class Work(ABC, Generic[C]):
     """What one command trains.
+
+    Args:
+        config: Of the run.
 
     Attributes:
         name: Of the objective, for trackers.
-        config: Of the run.
         some_unused: Whether a batch may leave parameters without a gradient.
     """
 
     name: str
-    config: TrainingConfig
     some_unused: bool = False
+
+    def __init__(self, config: C) -> None:
+        self.config = config
 
     @abstractmethod
     def find(self, processes: Processes) -> None:
@@ -80,7 +87,7 @@ class Work(ABC):
         """What is kept of the run, beside how it went; said in the log too where it matters."""
 
 
-def carry_out(work: Work) -> Path | None:
+def carry_out(work: Work[Any]) -> Path | None:
     """Train.
 
     Returns:
@@ -134,7 +141,7 @@ def _check_output(config: TrainingConfig, states: States) -> None:
         raise UserError(f"--output {config.output}: holds a checkpoint; choose another folder")
 
 
-def _train(work: Work, objective: Objective, processes: Processes, states: States) -> Progress:
+def _train(work: Work[Any], objective: Objective, processes: Processes, states: States) -> Progress:
     config = dataclasses.replace(work.config, max_steps=work.steps())
     progress = Trainer(config, objective, processes, states).run()
     if progress.ended:
@@ -145,7 +152,7 @@ def _train(work: Work, objective: Objective, processes: Processes, states: State
     return progress
 
 
-def _finish(work: Work, objective: Objective, states: States, progress: Progress) -> None:
+def _finish(work: Work[Any], objective: Objective, states: States, progress: Progress) -> None:
     """Write the checkpoint, of the best state where states were scored, and the report."""
     step = progress.step
     if progress.best_step is not None and progress.best_step != step:

@@ -159,13 +159,7 @@ class States:
 
     def newest(self) -> int | None:
         """The last step that there is a whole state of."""
-        return max(self._steps(), default=None)
-
-    def _steps(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        found = [NAME.fullmatch(path.name) for path in self.folder.iterdir() if path.is_dir()]
-        return [int(match[1]) for match in found if match]
+        return max(_steps(self.folder), default=None)
 
     def path(self, step: int) -> Path:
         """The state of a step."""
@@ -257,7 +251,7 @@ class States:
 
     def damaged(self, step: int, error: Exception, name: str = "") -> UserError:
         """Say that a state, or a file of it, cannot be read, and what is left to do."""
-        kept = [other for other in self._steps() if other != step]
+        kept = [other for other in _steps(self.folder) if other != step]
         way = "no other state is kept; start anew in another --output"
         if kept:
             way = f"remove {self.path(step)} to resume from the state of step {max(kept)}"
@@ -283,6 +277,19 @@ class States:
             kept = [line for line in path.read_bytes().splitlines(keepends=True) if _of(line, step)]
             with atomic(path) as stream:
                 stream.writelines(kept)
+
+
+def begun(output: Path) -> bool:
+    """Whether a run that left a state may be gone on with in a folder."""
+    return bool(_steps(output / FOLDER))
+
+
+def _steps(folder: Path) -> list[int]:
+    """Those that there are whole states of."""
+    if not folder.is_dir():
+        return []
+    found = [NAME.fullmatch(path.name) for path in folder.iterdir() if path.is_dir()]
+    return [int(match[1]) for match in found if match]
 
 
 def _identity(settings: Mapping[str, Any]) -> dict[str, Any]:
