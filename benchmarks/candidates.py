@@ -206,6 +206,7 @@ TASKS: dict[str, Callable[[Settings], Settings]] = {
     "train-bare": training("training", "bare"),
     "train-data": training("training", "data"),
     "finetune-ours": training("finetuning", "ours"),
+    "finetune-examples": training("examples", "examples"),
     "finetune-sentence-transformers": training("finetuning", "theirs"),
 }
 

@@ -6,6 +6,7 @@
     python -m benchmarks.speed train --corpus data/longdocs --encoder intfloat/multilingual-e5-small
     python -m benchmarks.speed finetune --train jaquad --encoder intfloat/multilingual-e5-small
     python -m benchmarks.speed data
+    python -m benchmarks.speed examples
 
 Every measurement is a process of its own with pinned threads; tools take turns, and medians are
 compared. What each tool is made to do is in :mod:`benchmarks.candidates` and
@@ -35,6 +36,7 @@ from benchmarks.encoding import (
     prepare_checkpoint,
     prepare_corpus,
 )
+from benchmarks.examples import ExamplesMemoryConfig, run_examples
 from benchmarks.finetuning import FinetuneSpeedConfig, run_finetune
 from benchmarks.measure import in_child
 from benchmarks.searchers import BARE, TOOLS
@@ -327,6 +329,11 @@ def _finetune(config: FinetuneSpeedConfig) -> str:
         return run_finetune(config, work)
 
 
+def _examples(config: ExamplesMemoryConfig) -> str:
+    with _work_folder() as work:
+        return run_examples(config, work)
+
+
 def _data(config: DataMemoryConfig) -> str:
     with _work_folder() as work:
         return run_data(config, work)
@@ -341,6 +348,9 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "finetune": lambda argv: command(
         _finetune, FinetuneSpeedConfig, "benchmarks.speed finetune", argv
     ),
+    "examples": lambda argv: command(
+        _examples, ExamplesMemoryConfig, "benchmarks.speed examples", argv
+    ),
     "data": lambda argv: command(_data, DataMemoryConfig, "benchmarks.speed data", argv),
 }
 
@@ -352,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         VERBS[verb](rest)
         return
     if verb in ("--help", "-h"):
-        print("python -m benchmarks.speed {encode,search,memory,train,finetune,data} [--help]")
+        print(f"python -m benchmarks.speed {{{','.join(VERBS)}}} [--help]")
         return
     print(f"error: {unknown('measurement', verb, list(VERBS))}", file=sys.stderr)
     sys.exit(2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import jaquad
+from benchmarks import examples, jaquad
 from benchmarks.jaquad import JAQUAD, JaquadConfig, Report, subset
 from ccpretrieve import mine
 from ccpretrieve.data.folder import FolderCorpus
@@ -107,3 +107,13 @@ def test_gains_are_in_points_beside_the_start():
 def test_a_cell_that_is_none_is_refused(tmp_path, corpus, tiny_checkpoint):
     with pytest.raises(UserError, match="--cells hard: one of hard negatives, in-batch only"):
         config(tmp_path, corpus, tiny_checkpoint, cells=("hard",))
+
+
+def test_made_up_examples_are_dprs_and_every_one_is_read(tmp_path):
+    path = tmp_path / "train.json"
+    examples.write_examples(path, 60_000)  # of some 22 kB each
+    records = json.loads(path.read_text())
+    assert 60_000 <= path.stat().st_size < 90_000
+    assert {len(record["hard_negative_ctxs"]) for record in records} == {examples.NEGATIVES}
+    asked = {"train": str(path), "store": str(tmp_path / "store"), "batches": 2}
+    assert examples.examples(asked)["count"] == len(records) == 3
