@@ -34,6 +34,8 @@ from ccpretrieve.values import plain
 logger = logging.getLogger("ccpretrieve.benchmarks.ablations")
 
 POOLINGS = ("cls", "mean")
+BASE = "base"
+SLIGHTLY = "slightly worse"
 NOT_LEARNED = ("output", "resume", "quiet")  # settings that decide no result
 
 
@@ -55,7 +57,7 @@ class Cell:
 
 
 CELLS: dict[str, Cell] = {
-    "base": Cell("CCP", {}, "best", repeated=True),
+    BASE: Cell("CCP", {}, "best", repeated=True),
     "control-random": Cell("control", {"positive": "random"}, repeated=True),
     "control-same": Cell("control", {"positive": "same"}, repeated=True),
     "control-mlm": Cell("control", {"mlm_share": 1.0}, repeated=True),
@@ -68,9 +70,9 @@ CELLS: dict[str, Cell] = {
     "tau-0.02": Cell("tau", {"temperature": 0.02}),
     "tau-0.1": Cell("tau", {"temperature": 0.1}),
     "tau-0.2": Cell("tau", {"temperature": 0.2}),
-    "batch-16": Cell("batch", {"batch_size": 16, "accumulated_batch_size": 16}, "slightly worse"),
+    "batch-16": Cell("batch", {"batch_size": 16, "accumulated_batch_size": 16}, SLIGHTLY),
     "batch-96": Cell("batch", {"batch_size": 96, "accumulated_batch_size": 96}),
-    "radius-1": Cell("radius", {"radius": 1}, "slightly worse"),
+    "radius-1": Cell("radius", {"radius": 1}, SLIGHTLY),
     "radius-5": Cell("radius", {"radius": 5}),
     "mlm-0.25": Cell("MLM", {"mlm_share": 0.25}),
     "mlm-0.5": Cell("MLM", {"mlm_share": 0.5}),
@@ -328,7 +330,46 @@ def _report(
         f"accuracy in per cent, mean of both directions and over {' '.join(config.tested)}; mean "
         "and standard deviation over seeds"
     )
-    return "\n\n".join([*_gain(config, start, results), heading, grid(rows)])
+    parts = [*_gain(config, start, results), heading, grid(rows)]
+    return "\n\n".join([*parts, *_claims(config, start, results)])
+
+
+def _claims(
+    config: AblationConfig,
+    start: Mapping[str, Mapping[str, float]],
+    results: Mapping[str, Sequence[Result]],
+) -> list[str]:
+    """Which of the paper's claims show, in the pooling that the loss sees."""
+    claimed = [name for name in results if CELLS[name].claim and name != BASE]
+    if BASE not in results or not claimed:
+        return []
+    how = f"{config.pooling} raw"
+    first = 100 * fmean(start[how].values())
+    base = [100 * result.average(how) for result in results[BASE]]
+    rows = [["cell", "the paper", "points to CCP", "seed spread", "here"]]
+    for name in claimed:
+        reached = [100 * result.average(how) for result in results[name]]
+        spread = max((stdev(each) for each in (base, reached) if len(each) > 1), default=0.0)
+        change = fmean(reached) - fmean(base)
+        verdict = _verdict(CELLS[name].claim, change, spread, fails=fmean(reached) <= first)
+        rows.append([name, CELLS[name].claim, f"{change:+.1f}", f"{spread:.1f}", verdict])
+    return [f"What the paper claims, by {how}; a change counts from twice the spread", grid(rows)]
+
+
+def _verdict(claim: str, change: float, spread: float, *, fails: bool) -> str:
+    """Whether a claim shows.
+
+    Args:
+        claim: In kind: slightly worse, or worse than that.
+        change: Points to CCP.
+        spread: Standard deviation over seeds, of CCP or the cell, whichever is larger.
+        fails: Whether the cell ends no better than the start.
+    """
+    if abs(change) <= 2 * spread:
+        return "no difference"
+    if change > 0:
+        return "the opposite"
+    return "shows" if fails or claim == SLIGHTLY else "worse, but it learns"
 
 
 def _gain(
@@ -343,12 +384,12 @@ def _gain(
         for name, each in results.items()
         if CELLS[name].group == "control"
     }
-    if "base" not in results or not controls:
+    if BASE not in results or not controls:
         return []
     best = max(controls, key=controls.__getitem__)
-    pairs = zip(results["base"], results[best], strict=False)
+    pairs = zip(results[BASE], results[best], strict=False)
     gains = [100 * (one.average(how) - two.average(how)) for one, two in pairs]
-    from_start = [100 * (r.average(how) - fmean(start[how].values())) for r in results["base"]]
+    from_start = [100 * (r.average(how) - fmean(start[how].values())) for r in results[BASE]]
     return [
         f"CCP over its best control ({best}), {how}: {_spread(gains, signed=True)} points; "
         f"over the start: {_spread(from_start, signed=True)} points."
@@ -374,13 +415,13 @@ def plot(config: AblationConfig, results: Mapping[str, Sequence[Result]]) -> Non
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    groups = list(dict.fromkeys(CELLS[name].group for name in results if name != "base"))
+    groups = list(dict.fromkeys(CELLS[name].group for name in results if name != BASE))
     figure, axes = plt.subplots(
         1, max(1, len(groups)), squeeze=False, figsize=(4 * max(1, len(groups)), 3)
     )
     for axis, group in zip(axes[0], groups, strict=False):
         for name in results:
-            if name != "base" and CELLS[name].group != group:
+            if name != BASE and CELLS[name].group != group:
                 continue
             path = config.output / f"{name}.{config.seeds[0]}.jsonl"
             lines = [json.loads(line) for line in path.read_text().splitlines()]

@@ -27,6 +27,32 @@ def test_every_cell_has_settings_that_can_work(tmp_path):
         assert made.max_steps == 120
 
 
+def test_a_claim_shows_where_the_change_is_beyond_the_seeds_and_goes_its_way(tmp_path):
+    config = AblationConfig(corpus="documents", tatoeba=tmp_path)
+    start = result(0.20).accuracy
+    results = {
+        "base": [result(0.40), result(0.42)],  # mean 41, standard deviation 1.41
+        "bn-none": [result(0.20), result(0.20)],  # "training fails": no better than the start
+        "bn-plain": [result(0.30), result(0.34)],  # "terrible"; deviation 2.83, -9 is beyond twice
+        "bank-shared": [result(0.50), result(0.50)],  # "ruins the result", and is better
+        "batch-16": [result(0.39)],  # "slightly worse", within twice 1.41
+        "radius-1": [result(0.38)],  # "slightly worse", beyond it
+    }
+    lines = ablations._report(config, start, results).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("What the paper claims"))
+    said = [line.strip().split("  ") for line in lines[first + 3 :]]
+    assert [(words[0], words[-1].strip()) for words in said] == [
+        ("bn-none", "shows"),
+        ("bn-plain", "worse, but it learns"),
+        ("bank-shared", "the opposite"),
+        ("batch-16", "no difference"),
+        ("radius-1", "shows"),
+    ]
+    plain = next(line for line in lines if line.startswith("bn-plain") and "learns" in line)
+    assert "-9.0" in plain
+    assert "2.8" in plain
+
+
 def test_the_gain_is_over_the_best_control_and_comes_first(tmp_path):
     config = AblationConfig(corpus="documents", tatoeba=tmp_path)
     start = result(0.20).accuracy
