@@ -34,7 +34,7 @@ class Report:
     Attributes:
         data: Where the text is.
         encoders: Tag -> what it reached; one for each layer where all are measured.
-        form: text, markdown, latex or json.
+        form: text, markdown, latex, html or json.
         curves: Tag -> what each of its layers reached, from the embeddings on; empty unless all
             are measured.
     """

@@ -79,7 +79,7 @@ class TatoebaConfig(Config):
         batch_tokens: Tokens of a forward pass, padding included.
         device: Any torch device.
         dtype: float32, bfloat16 or float16.
-        format: text, json, markdown or latex.
+        format: text, json, markdown, latex or html.
         output: JSON file for all scores. With --layer all a picture lies beside it, in SVG and PNG;
             default then: runs/tatoeba/layers.json.
     """

@@ -20,7 +20,7 @@ POOLINGS = ("cls", "mean")
 TITLES = ("pair", "join", "drop")
 SIMILARITIES = ("dot", "cosine")
 DTYPES = ("float32", "bfloat16", "float16")
-FORMATS = ("text", "json", "markdown", "latex")
+FORMATS = ("text", "json", "markdown", "latex", "html")
 MOST_IN_A_SHARD = 10_000_000
 ON_DUPLICATE = ("error", "first")
 MAY_BE_EMPTY = ("query_prefix", "passage_prefix", "prefix")  # fields to which "" is an answer
@@ -292,7 +292,7 @@ class EvaluateConfig(DataConfig):
         qrels: File of judgements, or a corpus (with --split). Default: what made the run.
         split: Which judgements of a corpus. Default: what the run was made of, else test.
         metrics: Any of mrr@K, recall@K, ndcg@K, hits@K.
-        format: text, json, markdown or latex.
+        format: text, json, markdown, latex or html.
         per_topic: Also print every topic's scores (text and json).
         significance: ranx test between runs: student, fisher or tukey.
         alpha: A difference is significant below this p-value.

@@ -35,7 +35,7 @@ class Evaluation:
         files: Run name -> its file.
         judgements: Where the judgements came from.
         metrics: What was measured.
-        form: text, json, markdown or latex.
+        form: text, json, markdown, latex or html.
         per_topic: Whether the report holds every topic's scores.
     """
 

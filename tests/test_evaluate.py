@@ -250,6 +250,18 @@ def test_a_score_nobody_measured_is_a_dash_and_never_the_best():
     assert json.loads(table.render("json"))["paper"] == {"ja": 0.5, "fi": None}
 
 
+def test_html_marks_the_best_and_says_what_rows_are_better_than():
+    rows = [Row("a", [0.5, None], ["b", ""], "a"), Row("b", [0.25, 1.0], ["", ""], "b")]
+    assert ScoreTable(["x", "y"], rows, notes=["n < 2"], digits=2).render("html").splitlines() == [
+        "<table>",
+        "<tr><th></th><th>run</th><th>x</th><th>y</th></tr>",
+        "<tr><th>a</th><th>a</th><td><b>0.50</b><sup>b</sup></td><td>-</td></tr>",
+        "<tr><th>b</th><th>b</th><td>0.25</td><td>1.00</td></tr>",
+        "</table>",
+        "<p>n &lt; 2</p>",
+    ]
+
+
 def test_scores_that_are_printed_alike_are_best_alike():
     rows = [Row("a", [0.50001]), Row("b", [0.49999]), Row("c", [0.1])]
     bold = ScoreTable(["x"], rows, digits=3).render("markdown").count("**0.500**")
@@ -266,6 +278,7 @@ def test_scores_that_are_printed_alike_are_best_alike():
         ),
         ("markdown", "a_b|c*", r"a\_b\|c\*"),
         ("text", "a_b|c*", "a_b|c*"),
+        ("html", "a<b>&c", "<th>a&lt;b&gt;&amp;c</th>"),
     ],
 )
 def test_names_are_escaped_as_the_format_needs(form, name, escaped):

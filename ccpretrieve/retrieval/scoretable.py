@@ -1,12 +1,14 @@
-"""Tables of scores, as text, Markdown, LaTeX or JSON.
+"""Tables of scores, as text, Markdown, LaTeX, HTML or JSON.
 
-A score nobody measured is a dash, never a zero. In Markdown and LaTeX the best of each column is
-bold. Marks stand behind a score as superscripts, such as the letters of the rows it is better than.
+A score nobody measured is a dash, never a zero. In Markdown, LaTeX and HTML the best of each column
+is bold. Marks stand behind a score as superscripts, such as the letters of the rows it is better
+than.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 LETTERS = "abcdefghijklmnoprstuvwxyz"  # Unicode has no superscript q that fonts show
@@ -58,11 +60,12 @@ class ScoreTable:
     digits: int = 4
 
     def render(self, form: str) -> str:
-        """The table as ``text``, ``markdown``, ``latex`` or ``json``."""
+        """The table as ``text``, ``markdown``, ``latex``, ``html`` or ``json``."""
         return {
             "text": self._text,
             "markdown": self._markdown,
             "latex": self._latex,
+            "html": self._html,
             "json": self._json,
         }[form]()
 
@@ -123,6 +126,19 @@ class ScoreTable:
         lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in self.notes)]
         return "\n".join(lines)
 
+    def _html(self) -> str:
+        """A table element, and a paragraph a note."""
+        lines = ["<table>", _html_row([*self._head(), *self.columns])]
+        for row in self.rows:
+            cells = [
+                (f"<b>{number}</b>" if best else number) + (f"<sup>{mark}</sup>" if mark else "")
+                for number, best, mark in zip(
+                    self._printed(row), self._best(row), self._marks(row), strict=True
+                )
+            ]
+            lines.append(_html_row(self._names(row), cells))
+        return "\n".join([*lines, "</table>", *(f"<p>{escape(note)}</p>" for note in self.notes)])
+
     def _json(self) -> str:
         """Row name -> column -> score, null where nobody measured."""
         scores = {row.name: dict(zip(self.columns, row.scores, strict=True)) for row in self.rows}
@@ -153,3 +169,9 @@ class ScoreTable:
             top = bool(shown) and min(shown) < max(shown)
             best.append(top and score is not None and round(score, self.digits) == max(shown))
         return best
+
+
+def _html_row(names: Sequence[str], cells: Sequence[str] = ()) -> str:
+    """A row: names, escaped, then cells that are HTML already."""
+    heads = "".join(f"<th>{escape(name)}</th>" for name in names)
+    return f"<tr>{heads}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
