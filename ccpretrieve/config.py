@@ -7,6 +7,7 @@ checkpoint or the index, as its line says. Combinations that cannot work fail he
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ POOLINGS = ("cls", "mean")
 TITLES = ("pair", "join", "drop")
 SIMILARITIES = ("dot", "cosine")
 DTYPES = ("float32", "bfloat16", "float16")
+RRF, MINMAX, ZSCORE, ALPHA = FUSIONS = ("rrf", "minmax", "zscore", "alpha")
 FORMATS = ("text", "json", "markdown", "latex", "html")
 MOST_IN_A_SHARD = 10_000_000
 ON_DUPLICATE = ("error", "first")
@@ -51,6 +53,17 @@ def at_least(flag: str, value: int | None, least: int) -> None:
     """
     if value is not None and value < least:
         raise UserError(f"{flag} must be at least {least}, got {value}")
+
+
+def between(flag: str, value: float | None, most: float) -> None:
+    """Fail unless ``value`` is None or a number from 0 to ``most``.
+
+    Raises:
+        UserError: Naming the flag.
+    """
+    if value is not None and not (0 <= value <= most and value < math.inf):
+        allowed = "a number from 0" if most == math.inf else f"from 0 to {most:g}"
+        raise UserError(f"{flag} must be {allowed}, got {value:g}")
 
 
 def a_device(name: str | None, flag: str = "--device") -> None:
@@ -203,28 +216,46 @@ class EncodeConfig(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexConfig(Config):
-    """Build another kind of FAISS index from the embeddings of an encoded corpus.
+class IndexConfig(DataConfig):
+    """Build another kind of FAISS index from the embeddings of a corpus, or a BM25 index of it.
 
     Attributes:
         embeddings: Folder written by `encode`; several to merge the shards of several machines.
         factory: A FAISS factory string such as Flat, HNSW32, IVF1024,PQ64, SQfp16 or SQ8.
         output: Folder of the new index. Default: <embeddings>.<factory>, in lower case; of several
-            machines' folders merged, <corpus>.<tag>, with .<factory> unless that is Flat.
+            machines' folders merged, <corpus>.<tag>, with .<factory> unless that is Flat; with
+            --lexical, indexes/<corpus>.bm25.
         queries: Sampled passages searched to compare with a flat index.
         seed: Seeds the training sample and the compared queries.
+        lexical: Index the words of --corpus for BM25, by Lucene.
+        corpus: With --lexical: name, folder or file of passages.
+        lang: With --lexical: whose analyzer cuts text into words. Default: the corpus' own.
+        threads: With --lexical: that analyze passages. Default: one a core.
     """
 
-    embeddings: Annotated[tuple[Path, ...], Many]
+    embeddings: Annotated[tuple[Path, ...], Many] = ()
     factory: str = "Flat"
     output: Path | None = None
     queries: int = 200
     seed: int = 0
+    lexical: Annotated[bool, Switch] = False
+    corpus: str | None = None
+    lang: str | None = None
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.embeddings:
+        if self.lexical and self.corpus is None:
+            raise UserError("--lexical needs a --corpus; python -m ccpretrieve.corpora lists some")
+        if not self.lexical and not self.embeddings:
             raise UserError("--embeddings needs a folder that `python -m ccpretrieve.encode` wrote")
+        for setting in dataclasses.fields(self):
+            dense = setting.name in ("embeddings", "factory", "queries", "seed")
+            idle = dense if self.lexical else setting.name in ("corpus", "lang", "threads")
+            if idle and getattr(self, setting.name) != setting.default:
+                how = "not with --lexical" if self.lexical else "with --lexical only"
+                raise UserError(f"--{flag_of(setting.name)} goes {how}")
+        at_least("--threads", self.threads, 1)
         at_least("--queries", self.queries, 0)
         at_least("--seed", self.seed, 0)
 
@@ -250,6 +281,14 @@ class SearchConfig(DataConfig):
             a GPU.
         device: Any torch device. Default: cuda where there is one, else cpu.
         dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
+        hybrid: Fuse with BM25: bm25 (indexes/<corpus>.bm25), the folder of another such index, or
+            the name of one that Pyserini downloads, such as mrtydi-v1.1-japanese.
+        fusion: rrf, minmax, zscore (weighted sums) or alpha (dense + alpha * BM25). Default: rrf.
+        weight: Share of the dense scores, 0 to 1; for alpha, what BM25's are multiplied with.
+            Default: 0.5; for alpha, 0.1.
+        tune_split: Choose the weight that is best for the judged topics of this split.
+        k1: How fast a repeated word counts less in BM25. Default: 0.9, as Pyserini has it.
+        b: How much the length of a passage counts in BM25, 0 to 1. Default: 0.4, as Pyserini.
     """
 
     question: str | None = field(default=None, kw_only=False)
@@ -266,6 +305,12 @@ class SearchConfig(DataConfig):
     batch_tokens: int | None = None
     device: str | None = None
     dtype: str | None = None
+    hybrid: str | None = None
+    fusion: str | None = None
+    weight: float | None = None
+    tune_split: str | None = None
+    k1: float | None = None
+    b: float | None = None
 
     def __post_init__(self) -> None:
         if self.question is not None and not self.question.strip():
@@ -278,9 +323,24 @@ class SearchConfig(DataConfig):
         if self.question is not None and self.topics is not None:
             raise UserError("give a question or --topics, not both")
         if self.question is not None or (self.topics is None and self.corpus is None):
-            for flag, value in (("--split", self.split), ("--output", self.output)):
-                if value is not None:
-                    raise UserError(f"{flag} {value}: goes with topics (--corpus or --topics) only")
+            for name in ("split", "output", "tune_split"):
+                if (value := getattr(self, name)) is not None:
+                    flag = f"--{flag_of(name)} {value}"
+                    raise UserError(f"{flag}: goes with topics (--corpus or --topics) only")
+        self._check_fusion()
+
+    def _check_fusion(self) -> None:
+        for name in ("fusion", "weight", "tune_split"):
+            if (value := getattr(self, name)) is not None and self.hybrid is None:
+                raise UserError(f"--{flag_of(name)} {value}: goes with --hybrid")
+            if (self.fusion or RRF) == RRF and name != "fusion" and value is not None:
+                raise UserError(f"--{flag_of(name)} {value}: rrf has no weight; choose a --fusion")
+        one_of("fusion", self.fusion, FUSIONS)
+        between("--weight", self.weight, math.inf if self.fusion == ALPHA else 1)
+        if self.tune_split is not None and self.weight is not None:
+            raise UserError("--tune-split chooses the weight; leave --weight out")
+        between("--k1", self.k1, math.inf)
+        between("--b", self.b, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

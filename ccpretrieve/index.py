@@ -2,6 +2,8 @@
 
 Any FAISS factory string over the shards that `encode` left; several folders of shards, one from
 each machine, are merged first. Says how much of the exact result the new index finds.
+
+``--lexical --corpus mrtydi-ja`` indexes the words instead, for BM25: indexes/mrtydi-ja.bm25.
 """
 
 import logging
@@ -14,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from ccpretrieve.commandline import command
 from ccpretrieve.config import IndexConfig
+from ccpretrieve.data.languages import language
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import PARTIAL, finish, make_directory, only_writer, slug
+from ccpretrieve.retrieval import bm25, names
 from ccpretrieve.retrieval.merge import merge
 from ccpretrieve.retrieval.meta import shards
 from ccpretrieve.retrieval.store import FOLDER, Store
@@ -32,8 +36,10 @@ def run(config: IndexConfig) -> Path:
 
     Raises:
         UserError: If a folder holds no complete shards of ours, FAISS does not know the factory
-            string, or the output exists.
+            string, or the output exists; with ``--lexical``, as :func:`.bm25.build` says.
     """
+    if config.corpus is not None:
+        return _lexical(config, config.corpus)
     stores = [Store.open(shards(folder)) for folder in config.embeddings]
     output = config.output or _default_output(config, stores)
     _refuse_existing(output)
@@ -50,6 +56,19 @@ def run(config: IndexConfig) -> Path:
             raise
         finish(partial, output)
     return output
+
+
+def _lexical(config: IndexConfig, source: str) -> Path:
+    """Index the words of a corpus, unless that is done."""
+    from ccpretrieve.data.registry import open_corpus
+
+    corpus = open_corpus(source, config.data_dir)
+    return bm25.build(
+        corpus,
+        config.output or names.index_folder(corpus.name, bm25.TAG),
+        language=language(config.lang).code if config.lang else "",
+        threads=config.threads or os.cpu_count() or 1,
+    )
 
 
 def _refuse_existing(output: Path) -> None:

@@ -1,9 +1,11 @@
 """Search an index: ``python -m ccpretrieve.search --corpus mrtydi-ja --split test``.
 
     topics --Encoder--> vectors --Index--> hits --> runs/<topics>.<tag>.trec
+    topics --BM25-------------------------> hits --> runs/<topics>.bm25.trec
+    with --hybrid bm25: both, fused              --> runs/<topics>.<tag>-bm25.trec
 
-A question on the line is answered on the spot, with the passages' text. Without either, questions
-are read from a prompt or from standard input.
+A question on the line is answered on the spot, with the passages' text where an embedding index has
+it. Without either, questions are read from a prompt or from standard input.
 """
 
 import dataclasses
@@ -11,18 +13,21 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccpretrieve.commandline import command
-from ccpretrieve.config import SearchConfig
+from ccpretrieve.config import RRF, SearchConfig, flag_of
 from ccpretrieve.data.languages import language
-from ccpretrieve.data.records import Topic
+from ccpretrieve.data.records import Qrels, Topic
 from ccpretrieve.errors import UserError
-from ccpretrieve.files import slug
-from ccpretrieve.retrieval import names
+from ccpretrieve.retrieval import bm25, names
 
 if TYPE_CHECKING:
+    from ccpretrieve.retrieval.bm25 import Bm25
     from ccpretrieve.retrieval.faiss_index import Hit, Index
+    from ccpretrieve.retrieval.hybrid import Hybrid
+
+    Opened = Index | Bm25 | Hybrid
 
 SPLIT = "test"  # where nobody names one
 HITS_OF_A_RUN, HITS_OF_A_QUESTION = 100, 5
@@ -37,20 +42,23 @@ def run(config: SearchConfig) -> "Path | str | Iterator[str]":
         input an iterator over such texts.
 
     Raises:
-        UserError: If there is no such index, or it was made with another encoder or settings.
+        UserError: If there is no such index, it was made with another encoder or settings, or two
+            that are to be fused are of different passages.
     """
     spoken = language(config.lang).code if config.lang else ""
     config = dataclasses.replace(config, lang=spoken or None)
     folder = find_index(config)
+    if config.question is not None:
+        return show(_answer(config, _open(config, folder), config.question))
     topics = _topics(config)
-    if topics is None and config.question is None:
+    if topics is None:
         if sys.stdin is None:
             raise UserError("standard input is closed; type a question, or give --topics")
         return _answers(config, _open(config, folder))
+    judged = _judged(config, topics[0], config.tune_split) if config.tune_split else None
     index = _open(config, folder)
-    if config.question is not None:
-        return show(_answer(config, index, config.question))
-    assert topics is not None
+    if judged is not None:
+        _tune(index, *judged)
     return search_topics(config, index, *topics)
 
 
@@ -63,7 +71,8 @@ def find_index(config: SearchConfig) -> Path:
     if config.index is not None:
         return config.index
     corpus = _corpus_name(config) if config.corpus else None
-    found = names.indexes(corpus)
+    lexical = config.tag == bm25.TAG and config.hybrid is None
+    found = names.lexical_indexes(corpus) if lexical else names.indexes(corpus)
     if config.tag or config.encoder:
         tag = config.tag or names.tag_of(config.encoder or "")
         tagged = [path for path in found if path.name.endswith(f".{tag}")]
@@ -75,9 +84,10 @@ def find_index(config: SearchConfig) -> Path:
         what = config.corpus or "sample-en"
         raise UserError(
             f"no index{f' of {config.corpus}' if config.corpus else ''} in {names.INDEXES}/; "
-            f"make one: python -m ccpretrieve.encode --corpus {what}"
+            f"make one: python -m ccpretrieve.{'index --lexical' if lexical else 'encode'} "
+            f"--corpus {what}"
         )
-    if corpus is not None and len(found) > 1:  # of one set of embeddings the exact index
+    if corpus is not None and not lexical:  # of one set of embeddings the exact index
         found = [path for path in found if names.kind_of(path) == "Flat"] or found
     if len(found) > 1:
         listed = ", ".join(map(str, found))
@@ -92,7 +102,29 @@ def _corpus_name(config: SearchConfig) -> str:
     return open_corpus(config.corpus, config.data_dir).name
 
 
-def _open(config: SearchConfig, folder: Path) -> "Index":
+def _open(config: SearchConfig, folder: Path) -> "Opened":
+    """Open the index at ``folder``, and with ``--hybrid`` the one that it is fused with."""
+    lexical = bm25.is_index(folder)
+    _refuse_idle(config, lexical)
+    if lexical:
+        return bm25.Bm25.open(folder, config.k1, config.b)
+    if config.hybrid is not None:
+        return _open_hybrid(config, folder, config.hybrid)
+    return _open_dense(config, folder)
+
+
+def _refuse_idle(config: SearchConfig, lexical: bool) -> None:
+    """Fail on settings of the kind of index that is not searched."""
+    idle: tuple[str, ...] = () if config.hybrid else ("k1", "b")
+    if lexical:
+        idle = ("encoder", "calibration", "batch_tokens", "device", "dtype", "hybrid")
+    for name in idle:
+        if (value := getattr(config, name)) is not None:
+            kind = "an embedding" if lexical else "a BM25"
+            raise UserError(f"--{flag_of(name)} {value}: goes with {kind} index only")
+
+
+def _open_dense(config: SearchConfig, folder: Path) -> "Index":
     from ccpretrieve.retrieval.dense import open_index
 
     return open_index(
@@ -105,13 +137,68 @@ def _open(config: SearchConfig, folder: Path) -> "Index":
     )
 
 
+def _open_hybrid(config: SearchConfig, folder: Path, name: str) -> "Hybrid":
+    """Open both indexes; what is wrong with BM25's is said before an encoder is loaded."""
+    from ccpretrieve.retrieval import hybrid, meta
+    from ccpretrieve.retrieval.dense import Dense
+
+    of_dense = meta.read(folder)
+    corpus = of_dense["corpus"] if of_dense else {}
+    named = corpus.get("name") or (_corpus_name(config) if config.corpus else "")
+    place = hybrid.find_lexical(name, named, config.corpus or named)
+    if place is None:
+        spoken = corpus.get("language") or config.lang
+        if not spoken:
+            raise UserError(f"--hybrid {name}: say the language of its passages by --lang")
+        lexical = bm25.Bm25.prebuilt(name, spoken, config.k1, config.b)
+    else:
+        of_lexical = bm25.read(place)
+        if of_dense is not None:
+            hybrid.refuse_another_corpus(folder, of_dense, place, of_lexical)
+        lexical = bm25.Bm25.open(place, config.k1, config.b)
+    dense = Dense(_open_dense(config, folder))
+    return hybrid.Hybrid(dense, lexical, config.fusion or RRF, config.weight)
+
+
+def _judged(
+    config: SearchConfig, searched: str, split: str
+) -> tuple[list[Topic], Qrels, dict[str, str]]:
+    """Topics and judgements that a weight is tuned on, and what they are called.
+
+    Args:
+        config: What was asked for.
+        searched: Name of the topics to be searched, which are not to be tuned on.
+        split: Of the corpus of these topics, or of that to be searched.
+    """
+    from ccpretrieve.data.registry import open_corpus
+
+    named = [name for name in (config.topics, config.corpus) if name and not Path(name).is_file()]
+    if not named:
+        raise UserError(f"--tune-split {split}: of which corpus? name it by --corpus")
+    corpus = open_corpus(named[0], config.data_dir)
+    if searched == f"{corpus.name}.{split}":
+        raise UserError(f"--tune-split {split}: is what is searched; tune on another split")
+    topics = _spoken(corpus.topics(split), config.lang or corpus.topic_language)
+    return topics, corpus.qrels(split), {"corpus": corpus.name, "split": split}
+
+
+def _tune(index: "Opened", topics: Sequence[Topic], qrels: Qrels, where: dict[str, str]) -> None:
+    from ccpretrieve.retrieval.hybrid import Hybrid
+
+    assert isinstance(index, Hybrid), "--tune-split goes with --hybrid"
+    index.tune(topics, qrels, where)
+
+
+def _spoken(topics: Sequence[Topic], language: str) -> list[Topic]:
+    """Topics, each with its language."""
+    return [dataclasses.replace(each, language=each.language or language) for each in topics]
+
+
 def _topics(config: SearchConfig) -> tuple[str, list[Topic], str] | None:
-    """Name, questions and language of the topics asked for; None for a typed question."""
+    """Name, questions and language of the topics asked for; None if none are."""
     from ccpretrieve.data.readers import read_topics
     from ccpretrieve.data.registry import open_corpus
 
-    if config.question is not None:
-        return None
     if config.topics is not None and Path(config.topics).is_file():
         path = Path(config.topics)
         if config.split is not None:
@@ -128,13 +215,13 @@ def _topics(config: SearchConfig) -> tuple[str, list[Topic], str] | None:
 
 
 def search_topics(
-    config: SearchConfig, index: "Index", name: str, topics: Sequence[Topic], language: str
+    config: SearchConfig, index: "Opened", name: str, topics: Sequence[Topic], language: str
 ) -> Path:
     """Search every topic and write the run with its sidecar.
 
     Args:
         config: Where from and where to.
-        index: The open index.
+        index: The open index, or two of them.
         name: Of the topics, for the file name.
         topics: The questions.
         language: Of the questions that do not state their own, for a calibration.
@@ -143,56 +230,50 @@ def search_topics(
         The run file.
     """
     from ccpretrieve.retrieval.dense import Dense
+    from ccpretrieve.retrieval.faiss_index import Index
+    from ccpretrieve.retrieval.hybrid import describe, folders, tag_of
     from ccpretrieve.retrieval.runfile import write_run
 
-    tag = names.check_tag(config.tag or _tag(index))
+    searcher = Dense(index) if isinstance(index, Index) else index
+    tag = tag_of(searcher, config.tag)
     path = config.output or names.run_file(name, tag)
-    _spare_input(config, index, path)
+    _spare_input(config, folders(searcher), path)
     hits = config.hits or HITS_OF_A_RUN
-    dense = Dense(index, language)
-    ranking = dense.search(topics, hits)
-    write_run(path, ranking, tag, _made_by(config, index, tag, hits, dense.truncated))
+    ranking = searcher.search(_spoken(topics, language), hits)
+    made_by = {
+        "topics": config.topics or config.corpus,
+        "split": None if Path(config.topics or "").is_file() else config.split or SPLIT,
+        "tag": tag,
+        "hits": hits,
+        **describe(searcher, hits),
+    }
+    write_run(path, ranking, tag, made_by)
     return path
 
 
-def _spare_input(config: SearchConfig, index: "Index", output: Path) -> None:
-    """Fail if the run would be written over the topics or into the index."""
+def _spare_input(config: SearchConfig, indexes: Sequence[Path], output: Path) -> None:
+    """Fail if the run would be written over the topics or into an index."""
     topics = Path(config.topics) if config.topics else None
     if output.is_dir():
         raise UserError(f"--output {output}: a folder; name a file")
-    inside = output.resolve().is_relative_to(index.path.resolve())
+    inside = any(output.resolve().is_relative_to(index.resolve()) for index in indexes)
     if inside or (topics is not None and output.resolve() == topics.resolve()):
         raise UserError(f"--output {output}: is what is searched; choose another file")
 
 
-def _tag(index: "Index") -> str:
-    """Last part of the index' name: ``mrtydi-ja.ccp`` was made with ``ccp``."""
-    corpus = index.meta["corpus"]["name"] if index.meta else ""
-    return slug(index.path.resolve().name.removeprefix(f"{corpus}."))
+def _answer(config: SearchConfig, index: "Opened", question: str) -> "Sequence[Hit]":
+    from ccpretrieve.retrieval.faiss_index import Hit, Index
+    from ccpretrieve.retrieval.hybrid import Hybrid
+
+    hits, spoken = config.hits or HITS_OF_A_QUESTION, config.lang or ""
+    if isinstance(index, Index):
+        return index.search([question], hits, language=spoken)[0]
+    found = index.search([Topic("typed", question, spoken)], hits)["typed"]
+    texts = index.passages(found) if isinstance(index, Hybrid) else {}
+    return [Hit(docid, score, -1, texts.get(docid)) for docid, score in found.items()]
 
 
-def _made_by(
-    config: SearchConfig, index: "Index", tag: str, hits: int, truncated: int
-) -> dict[str, Any]:
-    return {
-        "topics": config.topics or config.corpus,
-        "split": None if Path(config.topics or "").is_file() else config.split or SPLIT,
-        "corpus": index.meta["corpus"] if index.meta else None,
-        "index": str(index.path),
-        "kind": index.meta["index"]["kind"] if index.meta else None,
-        "encoder": index.meta["encoder"] if index.meta else index.encoder.name,
-        "tag": tag,
-        "hits": hits,
-        "truncated_questions": truncated,
-    }
-
-
-def _answer(config: SearchConfig, index: "Index", question: str) -> "list[Hit]":
-    hits = config.hits or HITS_OF_A_QUESTION
-    return index.search([question], hits, language=config.lang or "")[0]
-
-
-def _answers(config: SearchConfig, index: "Index") -> Iterator[str]:
+def _answers(config: SearchConfig, index: "Opened") -> Iterator[str]:
     """Answer questions from a prompt, or from standard input, until it ends."""
     for question in _questions():
         yield show(_answer(config, index, question))

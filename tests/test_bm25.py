@@ -127,6 +127,125 @@ def test_an_index_is_made_once_and_its_scores_are_lucenes_formula_whatever_the_t
     in_a_child(SEARCH, tmp_path)
 
 
+HYBRID = r"""
+import json, os, sys
+from pathlib import Path
+from ccpretrieve import encode, index, search
+from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
+from ccpretrieve.errors import UserError
+from ccpretrieve.retrieval.bm25 import Bm25
+from ccpretrieve.retrieval.fusion import formula, fuse, tune
+from ccpretrieve.retrieval.runfile import ordered, read_run
+
+here, checkpoint = map(Path, sys.argv[1:])
+os.chdir(here)
+words = ["river", "desert", "sea", "hill", "lake", "town"]
+docs = [{"id": f"d{i}", "contents": f"T{i}\n\nthe {words[i % 6]} of number {i}"} for i in range(12)]
+(here / "facts" / "collection").mkdir(parents=True)
+(here / "facts" / "collection" / "docs.jsonl").write_text("\n".join(map(json.dumps, docs)) + "\n")
+for split, first in (("dev", 0), ("test", 3)):
+    topics = [f"{i}\t{words[i]} number {i}\n" for i in range(first, first + 3)]
+    (here / "facts" / f"topic.{split}.tsv").write_text("".join([*topics, "9\tnowhere found\n"]))
+    judged = [f"{i} Q0 d{i} 1\n" for i in range(first, first + 3)]
+    (here / "facts" / f"qrels.{split}.txt").write_text("".join(judged))
+
+corpus = str(here / "facts")
+lexical = index.run(IndexConfig(lexical=True, corpus=corpus, lang="English", threads=1))
+assert str(lexical) == "indexes/facts.bm25"
+made = index.run(IndexConfig(lexical=True, corpus=corpus, lang="en"))  # is there already
+dense = encode.run(EncodeConfig(corpus=corpus, encoder=str(checkpoint), quiet=True))
+
+
+def read(path):
+    return {topic: dict(ordered(hits)) for topic, hits in read_run(path).items()}
+
+
+def searched(**settings):
+    path = search.run(SearchConfig(corpus=corpus, hits=5, **settings))
+    return str(path), read(path), json.loads(Path(f"{path}.json").read_text())
+
+
+path, bm25, said = searched(tag="bm25")
+assert path == "runs/facts.test.bm25.trec", path
+assert (said["index"], said["analyzer"]) == ("indexes/facts.bm25", "en")
+assert (said["k1"], said["b"]) == (0.9, 0.4)
+assert said["corpus"]["passages"] == 12 and said["hits"] == 5 and said["tag"] == "bm25"
+assert said["unanswered"] == ["9"]
+assert searched(index=lexical, k1=0.0, b=1.0)[2]["k1"] == 0.0
+
+# The whole lists, as --hits 100 would have them: there are 12 passages.
+bm25, vectors = [read(search.run(SearchConfig(corpus=corpus, tag=t))) for t in ("bm25", None)]
+path, fused, said = searched(hybrid="bm25")
+assert path == "runs/facts.test.tiny-xlmr-bm25.trec", path
+expected = fuse(vectors, bm25, "rrf", hits=5)
+assert fused == expected and len(fused["9"]) == 5
+assert said["fusion"]["method"] == "rrf" and said["fusion"]["formula"] == formula("rrf")
+assert said["fusion"]["tuned_on"] is None and said["encoder"]["settings"]["pooling"] == "mean"
+assert said["fusion"]["dense"] == {"tag": "tiny-xlmr", "depth": 100}
+assert said["fusion"]["lexical"]["index"] == "indexes/facts.bm25"
+assert said["fusion"]["lexical"]["depth"] == 100
+
+qrels = {str(i): {f"d{i}": 1} for i in range(3)}
+dev = [read(search.run(SearchConfig(corpus=corpus, split="dev", tag=t))) for t in (None, "bm25")]
+weight = tune(qrels, *dev, "minmax")
+path, fused, said = searched(hybrid=str(lexical), fusion="minmax", tune_split="dev")
+assert fused == fuse(vectors, bm25, "minmax", weight, 5)
+assert said["fusion"]["weights"] == {"dense": weight, "lexical": round(1 - weight, 12)}
+assert said["fusion"]["tuned_on"] == {
+    "corpus": "facts", "split": "dev", "topics": 3, "metric": "mrr@100"
+}
+assert said["fusion"]["formula"] == formula("minmax", weight)
+
+answer = search.run(SearchConfig("hill number 3", corpus=corpus, hybrid="bm25", hits=1))
+assert answer.endswith("d3  T3\n    the hill of number 3"), answer
+answer = search.run(SearchConfig("hill number 3", tag="bm25", hits=1))
+assert answer.startswith(" 1. ") and answer.endswith("  d3"), answer
+
+
+def refused(**settings):
+    try:
+        searched(**settings)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return str(error)
+    raise AssertionError("was accepted")
+
+
+tuned = {"hybrid": "bm25", "fusion": "alpha", "tune_split": "test"}
+assert "--tune-split test: is what is searched" in refused(**tuned)
+assert "train" in refused(**{**tuned, "tune_split": "train"})  # which the corpus does not have
+(here / "facts" / "qrels.dev.txt").write_text("77 Q0 d1 1\n")
+assert "no topic that was searched is judged" in refused(**{**tuned, "tune_split": "dev"})
+
+# Pyserini's own indexes by name: unknown, out of reach, there.
+from pyserini.search.lucene import LuceneSearcher
+
+said = refused(hybrid="mrtydi-v9", lang="en")
+assert said.startswith("mrtydi-v9: neither a folder nor a prebuilt index of Pyserini's"), said
+
+
+def offline(name):
+    raise OSError("Name or\nservice not known")
+
+
+LuceneSearcher.from_prebuilt_index = offline
+said = refused(hybrid="mrtydi-v1.1-english", lang="en")
+assert "cannot download its index of that name (OSError: Name or service not known)" in said, said
+LuceneSearcher.from_prebuilt_index = lambda name: LuceneSearcher(str(lexical))
+path, again, said = searched(hybrid="mrtydi-v1.1-english", lang="en")
+assert again == expected
+assert said["fusion"]["lexical"]["corpus"] == {"name": "mrtydi-v1.1-english", "passages": 12}
+print("all of it")
+"""
+
+
+@pytest.mark.slow
+def test_bm25_is_searched_and_fused_by_commands_that_write_down_what_they_did(
+    tmp_path, tiny_checkpoint
+):
+    in_a_child(HYBRID, tmp_path, tiny_checkpoint)
+
+
 THAI = (
     PASSAGES
     + r"""

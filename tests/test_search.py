@@ -221,6 +221,87 @@ def test_what_a_file_of_topics_or_a_question_has_no_use_for_is_refused(made, tmp
         search.run(SearchConfig(topics=str(tmp_path / "facts"), split="tset"))
 
 
+def test_without_a_bm25_index_the_command_that_makes_it_is_named(folder, made):
+    for settings in ({"tag": "bm25"}, {"hybrid": "bm25"}):
+        with pytest.raises(
+            UserError, match=rf"python -m ccpretrieve\.index --lexical --corpus {folder}$"
+        ):
+            search.run(SearchConfig(corpus=str(folder), **settings))
+
+
+def test_two_indexes_of_different_passages_are_not_fused(folder, made):
+    lexical = Path("indexes/facts.bm25")
+    lexical.mkdir()
+    content = {"corpus": {"name": "facts", "fingerprint": "0" * 64}, "language": "en"}
+    (lexical / "meta.json").write_text(json.dumps({**content, "analyzer": "en"}))
+    for name in ("bm25", str(lexical)):  # said before Java or an encoder is started
+        with pytest.raises(
+            UserError,
+            match=r"^indexes/facts\.bm25: holds other passages .* than indexes/facts\.tin",
+        ):
+            search.run(SearchConfig(corpus=str(folder), hybrid=name))
+
+
+def test_what_only_bm25_or_only_vectors_have_is_refused_for_the_other(folder, made):
+    with pytest.raises(UserError, match=r"--k1 1\.2: goes with a BM25 index only"):
+        search.run(SearchConfig(corpus=str(folder), k1=1.2))
+    lexical = Path("indexes/facts.bm25")
+    lexical.mkdir()
+    (lexical / "segments_1").touch()
+    for settings in ({"encoder": "x"}, {"device": "cpu"}, {"hybrid": "bm25"}):
+        (flag,) = settings
+        with pytest.raises(UserError, match=f"--{flag} .*: goes with an embedding index only"):
+            search.run(SearchConfig(index=lexical, topics=str(folder), **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"weight": 0.5}, r"--weight 0\.5: goes with --hybrid"),
+        ({"fusion": "alpha"}, "--fusion alpha: goes with --hybrid"),
+        ({"hybrid": "bm25", "weight": 0.5}, r"--weight 0\.5: rrf has no weight; choose a --fusion"),
+        ({"hybrid": "bm25", "tune_split": "dev"}, "--tune-split dev: rrf has no weight"),
+        ({"hybrid": "bm25", "fusion": "minmx"}, "unknown fusion 'minmx'; did you mean 'minmax'"),
+        ({"hybrid": "bm25", "fusion": "zscore", "weight": 1.5}, "--weight must be from 0 to 1"),
+        ({"hybrid": "bm25", "fusion": "alpha", "weight": -1.0}, "--weight must be a number from 0"),
+        (
+            {"hybrid": "bm25", "fusion": "alpha", "weight": 1.0, "tune_split": "dev"},
+            "--tune-split chooses the weight; leave --weight out",
+        ),
+        ({"k1": -0.1}, "--k1 must be a number from 0"),
+        ({"b": 1.1}, r"--b must be from 0 to 1, got 1\.1"),
+    ],
+)
+def test_a_fusion_that_cannot_be_is_refused_at_once(settings, said):
+    with pytest.raises(UserError, match=said):
+        SearchConfig(topics="x", **settings)
+
+
+def test_a_weight_is_tuned_on_topics_alone():
+    with pytest.raises(UserError, match="--tune-split dev: goes with topics"):
+        SearchConfig("a question", hybrid="bm25", fusion="alpha", tune_split="dev")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "--embeddings needs a folder"),
+        ({"lexical": True}, "--lexical needs a --corpus"),
+        ({"corpus": "x", "embeddings": (Path("x"),)}, "--corpus goes with --lexical only"),
+        ({"threads": 2, "embeddings": (Path("x"),)}, "--threads goes with --lexical only"),
+        (
+            {"lexical": True, "corpus": "x", "embeddings": (Path("x"),)},
+            "--embeddings goes not with --lexical",
+        ),
+        ({"lexical": True, "corpus": "x", "factory": "SQ8"}, "--factory goes not with --lexical"),
+        ({"lexical": True, "corpus": "x", "threads": 0}, "--threads must be at least 1"),
+    ],
+)
+def test_words_and_vectors_are_not_indexed_in_one_call(settings, said):
+    with pytest.raises(UserError, match=said):
+        IndexConfig(**settings)
+
+
 def test_ids_in_another_order_are_noticed(made):
     lines = (made / "docid").read_text().splitlines(keepends=True)
     (made / "docid").write_text("".join(reversed(lines)))

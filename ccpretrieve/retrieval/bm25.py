@@ -13,6 +13,7 @@ a network from version 2 on. Checked with the jar of version 1.6; version 2 has 
 
 import contextlib
 import functools
+import io
 import itertools
 import json
 import logging
@@ -98,7 +99,7 @@ def build(corpus: Corpus, folder: Path, *, language: str = "", threads: int = 1)
 
 
 def _already_there(folder: Path, made: Mapping[str, Any]) -> Path:
-    if changed := differences(_read(folder), made):
+    if changed := differences(read(folder), made):
         raise UserError(
             f"{folder}: was made differently: {'; '.join(changed)}; remove that folder and run the "
             "command again"
@@ -107,8 +108,17 @@ def _already_there(folder: Path, made: Mapping[str, Any]) -> Path:
     return folder
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    """What an index says of itself."""
+def is_index(folder: Path) -> bool:
+    """Whether a folder holds an index of Lucene's, ours or another's."""
+    return any(folder.glob("segments_*"))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What an index says of itself.
+
+    Raises:
+        UserError: If it is no index that :func:`build` made.
+    """
     path = folder / FILE
     made = read_json(path) if path.is_file() else None
     if not isinstance(made, dict) or not {"corpus", "language", "analyzer"} <= made.keys():
@@ -167,17 +177,38 @@ def _blocks(items: Iterable[T], size: int = _BLOCK) -> Iterator[list[T]]:
 
 
 class Bm25:
-    """A BM25 index that is open for searching; made by :meth:`open`.
+    """A BM25 index that is open for searching; made by :meth:`open` or :meth:`prebuilt`.
+
+    Args:
+        path: Its folder.
+        meta: What it says of itself.
+        searcher: Anserini's.
+        k1: How fast a repeated term saturates; None for Pyserini's own, 0.9.
+        b: How much the length of a passage counts, 0 to 1; None for Pyserini's own, 0.4.
 
     Attributes:
         path: Its folder.
         meta: What it says of itself.
+        k1: Of the formula.
+        b: Likewise.
     """
 
-    def __init__(self, path: Path, meta: Mapping[str, Any], searcher: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        meta: Mapping[str, Any],
+        searcher: Any,
+        k1: float | None = None,
+        b: float | None = None,
+    ) -> None:
         self.path = path
         self.meta = meta
+        self.k1 = K1 if k1 is None else k1
+        self.b = B if b is None else b
         self._searcher = searcher
+        with _complaints(path):
+            searcher.set_analyzer(_analyzer(meta["analyzer"]))
+            searcher.set_bm25(self.k1, self.b)
 
     @classmethod
     def open(cls, folder: Path, k1: float | None = None, b: float | None = None) -> Self:
@@ -185,18 +216,56 @@ class Bm25:
 
         Args:
             folder: The index.
-            k1: How fast a repeated term saturates; None for Pyserini's own, 0.9.
-            b: How much the length of a passage counts, 0 to 1; None for Pyserini's own, 0.4.
+            k1: See the class.
+            b: See the class.
 
         Raises:
             UserError: If it is no such index, or there is no Java.
         """
-        meta = _read(folder)
+        meta = read(folder)
         with _complaints(folder):
             searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder))
-            searcher.set_analyzer(_analyzer(meta["analyzer"]))
-            searcher.set_bm25(K1 if k1 is None else k1, B if b is None else b)
-        return cls(folder, meta, searcher)
+        return cls(folder, meta, searcher, k1, b)
+
+    @classmethod
+    def prebuilt(
+        cls, name: str, language: str, k1: float | None = None, b: float | None = None
+    ) -> Self:
+        """Open an index that Pyserini knows by name; Pyserini downloads it, or has it already.
+
+        Nothing tells which text it was made of: its ``meta`` has no fingerprint of a corpus.
+
+        Args:
+            name: Such as ``mrtydi-v1.1-japanese``.
+            language: Code of its passages' language, for the analyzer of questions.
+            k1: See the class.
+            b: See the class.
+
+        Raises:
+            UserError: If Pyserini has no such index, cannot download it, or there is no Java.
+        """
+        _java()
+        try:  # it prints what is wrong, or raises what its network does
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                from pyserini.search.lucene import LuceneSearcher
+
+                found = LuceneSearcher.from_prebuilt_index(name)
+        except Exception as error:
+            raise UserError(
+                f"{name}: Pyserini cannot download its index of that name "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:160]}); check the network"
+            ) from error
+        if found is None:
+            raise UserError(
+                f"{name}: neither a folder nor a prebuilt index of Pyserini's "
+                f"({' '.join(said.getvalue().split())[-160:]})"
+            )
+        meta = {
+            "corpus": {"name": name, "passages": found.num_docs},
+            "language": language,
+            "analyzer": _analyzer_name(language),
+        }
+        return cls(Path(found.index_dir), meta, found.object, k1, b)
 
     def search(self, topics: Sequence[Topic], hits: int, *, threads: int | None = None) -> Run:
         """Find passages for questions.

@@ -83,7 +83,7 @@ class Dense:
         Raises:
             UserError: If the index cannot give its vectors back.
         """
-        rows = self._rows({passage for topic in topics for passage in wanted[topic.id]})
+        rows = self.rows({passage for topic in topics for passage in wanted[topic.id]})
         held = dict(zip(rows, self._held(list(rows.values())), strict=True))
         return {
             topic.id: {
@@ -101,7 +101,7 @@ class Dense:
         self.truncated += encoded.truncated
         return encoded.vectors
 
-    def _rows(self, passages: Collection[str]) -> dict[str, int]:
+    def rows(self, passages: Collection[str]) -> dict[str, int]:
         """Where passages are in the index; reads its ids once."""
         docids = self.index.docids
         return {

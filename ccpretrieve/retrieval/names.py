@@ -1,11 +1,13 @@
 """What outputs are called: ``indexes/<corpus>.<tag>/`` and ``runs/<topics>.<tag>.trec``."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import PARTIAL, slug
-from ccpretrieve.retrieval import meta
+from ccpretrieve.retrieval import bm25, meta
 
 INDEXES, RUNS = Path("indexes"), Path("runs")
 
@@ -32,8 +34,19 @@ def index_folder(corpus: str, tag: str, part: tuple[int, int] = (0, 1)) -> Path:
     return INDEXES / f"{corpus}.{tag}{suffix}"
 
 
+def tag_in(index: Path, content: Mapping[str, Any] | None) -> str:
+    """Last part of an index' name: ``mrtydi-ja.ccp`` was made with ``ccp``.
+
+    Args:
+        index: Its folder.
+        content: What it says of itself; None if it says nothing.
+    """
+    corpus = content["corpus"]["name"] if content else ""
+    return slug(index.resolve().name.removeprefix(f"{corpus}."))
+
+
 def indexes(corpus: str | None = None) -> list[Path]:
-    """Finished index folders under ``indexes/``, by name.
+    """Finished folders of embedding indexes under ``indexes/``, by name.
 
     Args:
         corpus: Only those whose ``meta.json`` names this corpus; None for all, Pyserini's too.
@@ -45,6 +58,20 @@ def indexes(corpus: str | None = None) -> list[Path]:
         path
         for path in found
         if not path.name.endswith(PARTIAL) and (corpus is None or corpus == _corpus_of(path))
+    ]
+
+
+def lexical_indexes(corpus: str | None = None) -> list[Path]:
+    """Finished folders of BM25 indexes under ``indexes/``, by name.
+
+    Args:
+        corpus: Only those whose ``meta.json`` names this corpus; None for all of ours.
+    """
+    found = sorted(INDEXES.glob(f"*.{bm25.TAG}"))
+    return [
+        path
+        for path in found
+        if bm25.is_index(path) and corpus in (None, bm25.read(path)["corpus"]["name"])
     ]
 
 
