@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from benchmarks.parts import claim
 from benchmarks.table import grid
 from ccpretrieve.commandline import command
 from ccpretrieve.config import Config, EncodeConfig, Many, SearchConfig, at_least
@@ -30,7 +31,6 @@ from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, make_directory, read_json, write_json
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.mine_config import MineConfig
-from ccpretrieve.values import plain
 
 logger = logging.getLogger("ccpretrieve.benchmarks.jaquad")
 
@@ -138,12 +138,7 @@ def run(config: JaquadConfig) -> Report:
 def _check_work(config: JaquadConfig) -> None:
     """Refuse a folder of parts that were made with other settings."""
     free = ("quiet", "work", "cells", "languages", "xquad", "minutes")
-    asked = {name: plain(value) for name, value in vars(config).items() if name not in free}
-    path = make_directory(config.work) / "settings.json"
-    if not path.is_file():
-        write_json(path, asked)
-    elif read_json(path) != asked:
-        raise UserError(f"{path}: parts were made with other settings; choose another --work")
+    claim(config.work, {name: v for name, v in vars(config).items() if name not in free})
 
 
 def _note(name: str, values: Mapping[str, Any]) -> str:

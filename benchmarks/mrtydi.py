@@ -3,47 +3,35 @@
     python -m benchmarks.mrtydi --languages sw te --encoder intfloat/multilingual-e5-small
     python -m benchmarks.mrtydi --data DIR --languages ja ko --encoder runs/ccp
 
-For each language: encode, search, evaluate, by the functions of those commands, so that what is
-there is not done again and a killed benchmark goes on where it was. Prints MRR@100 and Recall@100
-beside the paper's Table 3 and Pyserini's baselines, if the data is Mr.TyDi; whether it is, is
-decided by how many passages and questions a language has, not by what a folder is called.
+For each language and system (:mod:`benchmarks.systems`): encode or index, search, evaluate, so that
+what is there is not done again and a killed benchmark goes on where it was; what it will take is
+said first. Prints MRR@100 and Recall@100 beside the paper's Table 3 and Pyserini's baselines, if
+the data is Mr.TyDi; whether it is, is decided by how many passages and questions a language has,
+not by what a folder is called.
 """
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from benchmarks.table import Published, beside, read_published
-from ccpretrieve import encode, evaluate, search
+from benchmarks.mrtydi_report import METRICS, Measured, Report
+from benchmarks.systems import BM25, DENSE, HYBRID, SYSTEMS, Setup
+from benchmarks.table import read_published
+from ccpretrieve import encode
 from ccpretrieve.commandline import command
-from ccpretrieve.config import (
-    DataConfig,
-    EncodeConfig,
-    EvaluateConfig,
-    Many,
-    SearchConfig,
-    one_of,
-)
+from ccpretrieve.config import FORMATS, FUSIONS, MINMAX, RRF, DataConfig, Many, Switch, one_of
 from ccpretrieve.data.languages import guess, language
 from ccpretrieve.data.registry import open_corpus, table
 from ccpretrieve.errors import UserError, unknown
-from ccpretrieve.retrieval import meta, names
-from ccpretrieve.retrieval.runfile import read_sidecar
+from ccpretrieve.retrieval import bm25, names
+from ccpretrieve.retrieval.runfile import read_run
+from ccpretrieve.retrieval.significance import compare
 
 logger = logging.getLogger("ccpretrieve.benchmarks.mrtydi")
 
 FAMILY = "mrtydi"
-DEPTH = 100  # of both measures
-#: Metric -> its label and the files of published scores, without their origin.
-METRICS = {
-    "mrr@100": ("MRR@100", "mrtydi-mrr100"),
-    "recall@100": ("Recall@100", "mrtydi-recall100"),
-}
-#: Who published scores -> the end of their files' names.
-ORIGINS = {"paper": "paper", "Pyserini": "pyserini"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +43,12 @@ class MrTydiConfig(DataConfig):
             mrtydi-* that `python -m ccpretrieve.corpora` lists.
         languages: Codes or names of languages. Default: all there are.
         encoder: Checkpoint directories or hub names, a row each. Default: CCPRETRIEVE_ENCODER.
+        systems: Of dense, bm25 and hybrid (the two fused).
         split: train, dev or test; published scores are of test.
+        fusion: Of hybrid: rrf, minmax, zscore or alpha.
+        weight: Of the fusion. Default: as in `search`.
+        tune: Choose the weight on another split, such as dev, or on halves: each half of the
+            questions gets the weight that is best for the other.
         tag: Name of the row and last part of file names. Default: made from the encoder's name.
         pooling: As in `encode`, like all that follow up to dtype.
         layer: Hidden states to pool.
@@ -68,13 +61,18 @@ class MrTydiConfig(DataConfig):
         batch_tokens: Tokens of a forward pass, padding included.
         device: Any torch device.
         dtype: float32, bfloat16 or float16.
-        format: text or markdown.
+        format: text, markdown, latex, html or json.
+        dry_run: Say what encoding would take, and do nothing.
     """
 
     data: Path | None = None
     languages: Annotated[tuple[str, ...], Many] = ()
     encoder: Annotated[tuple[str, ...], Many] = ()
+    systems: Annotated[tuple[str, ...], Many] = (DENSE,)
     split: str = "test"
+    fusion: str = MINMAX
+    weight: float | None = None
+    tune: str | None = None
     tag: str | None = None
     pooling: str | None = None
     layer: int | None = None
@@ -88,94 +86,40 @@ class MrTydiConfig(DataConfig):
     device: str | None = None
     dtype: str | None = None
     format: str = "text"
+    dry_run: Annotated[bool, Switch] = False
 
     def __post_init__(self) -> None:
-        one_of("format", self.format, ("text", "markdown"))
+        super().__post_init__()
+        one_of("format", self.format, FORMATS)
+        one_of("fusion", self.fusion, FUSIONS)
+        for name in self.systems or ("",):
+            one_of("system", name, SYSTEMS)
+        if self.tune is not None and (self.weight is not None or self.fusion == RRF):
+            raise UserError("--tune chooses a weight: leave --weight out, and rrf has none")
+        if self.tune == self.split:
+            raise UserError(f"--tune {self.tune}: is what is scored; tune on another split")
         if self.tag is not None and len(self.encoder) > 1:
             raise UserError("--tag names one row; give one --encoder with it")
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one encoder reached in one language.
-
-    Attributes:
-        scores: Metric name -> mean over topics.
-        passages: In the index.
-        topics: That were judged.
-        unanswered: Of these, how many have no hit.
-    """
-
-    scores: Mapping[str, float]
-    passages: int
-    topics: int
-    unanswered: int
-
-
-@dataclass(frozen=True)
-class Report:
-    """Scores of all rows; as a string, the tables.
-
-    Attributes:
-        measured: Row -> language -> what was reached.
-        languages: The columns.
-        differences: Why published scores cannot be compared; empty if they can.
-        form: text or markdown.
-    """
-
-    measured: Mapping[str, Mapping[str, Measured]]
-    languages: tuple[str, ...]
-    differences: tuple[str, ...]
-    form: str = "text"
-
-    def scores(self, metric: str) -> dict[str, dict[str, float]]:
-        """Row -> language -> score."""
-        return {
-            row: {code: reached.scores[metric] for code, reached in of_row.items()}
-            for row, of_row in self.measured.items()
-        }
-
-    def __str__(self) -> str:
-        parts = []
-        for metric, (label, files) in METRICS.items():
-            published: dict[str, Published] = {}
-            if not self.differences:
-                published = {who: read_published(f"{files}-{end}") for who, end in ORIGINS.items()}
-            shown = beside(published, self.scores(metric), self.languages, label)
-            parts.append(shown.render(self.form))
-        return "\n\n".join([*parts, *self.notes()])
-
-    def notes(self) -> list[str]:
-        """What a reader of the tables must know, one sentence each."""
-        notes = [
-            f"{row}, {code}: {reached.unanswered} of {reached.topics} topics without a hit count 0"
-            for row, of_row in self.measured.items()
-            for code, reached in of_row.items()
-            if reached.unanswered
-        ]
-        if self.differences:
-            notes.append(
-                "Not comparable with published scores on Mr.TyDi, which are left out: "
-                + "; ".join(self.differences)
-            )
-        return notes
-
-
-def run(config: MrTydiConfig) -> Report:
+def run(config: MrTydiConfig) -> Report | str:
     """Run the benchmark.
+
+    Returns:
+        The report; with ``dry_run`` what encoding would take.
 
     Raises:
         UserError: If a language, the encoder or the settings cannot be used.
     """
-    from ccpretrieve.model.checkpoint import default_encoder
-
     sources = find_sources(config)
-    measured: dict[str, dict[str, Measured]] = {}
-    for encoder in config.encoder or (default_encoder(),):
-        row = config.tag or names.tag_of(encoder)
-        for code, source in sources.items():
-            reached = measure(config, encoder, source)
-            measured.setdefault(row, {})[code] = reached
+    expected = estimated(config, sources)
+    if config.dry_run:
+        return expected
+    logger.info("%s", expected)
+    measured: dict[str, dict[str, Measured]] = {row: {} for row in rows(config)}
+    for code, source in sources.items():
+        for row, reached in measure(config, source).items():
+            measured[row][code] = reached
             shown = ", ".join(f"{name} {value:.4f}" for name, value in reached.scores.items())
             logger.info("%s, %s: %s", row, code, shown)
     one = next(iter(measured.values()))
@@ -212,72 +156,77 @@ def find_sources(config: MrTydiConfig) -> dict[str, str]:
     return {code: there[code] for code in wanted}
 
 
-def measure(config: MrTydiConfig, encoder: str, source: str) -> Measured:
-    """Encode, search and score one language, as far as that is not done."""
-    shared: dict[str, Any] = {"data_dir": config.data_dir, "quiet": config.quiet}
-    machine = {name: getattr(config, name) for name in ("batch_tokens", "device", "dtype")}
-    settings = {name: getattr(config, name) for name in encode.SETTINGS}
-    tag = config.tag or names.tag_of(encoder)
-    index = Path(
-        encode.run(
-            EncodeConfig(corpus=source, encoder=encoder, tag=tag, **settings, **machine, **shared)
-        )
-    )
-    corpus = open_corpus(source, config.data_dir)
-    path = names.run_file(f"{corpus.name}.{config.split}", tag)
-    wanted = SearchConfig(
+def rows(config: MrTydiConfig) -> dict[str, tuple[str, str]]:
+    """Row -> system and encoder, in the order of the table."""
+    from ccpretrieve.model.checkpoint import default_encoder
+
+    found: dict[str, tuple[str, str]] = {}
+    if BM25 in config.systems:
+        found[bm25.TAG] = (BM25, "")
+    if DENSE in config.systems or HYBRID in config.systems:
+        for encoder in config.encoder or (default_encoder(),):
+            tag = config.tag or names.tag_of(encoder)
+            if DENSE in config.systems:
+                found[tag] = (DENSE, encoder)
+            if HYBRID in config.systems:
+                found[f"{tag}-{bm25.TAG}"] = (HYBRID, encoder)
+    return found
+
+
+def setup(config: MrTydiConfig, source: str) -> Setup:
+    """How one language is encoded and searched."""
+    return Setup(
         corpus=source,
         split=config.split,
-        index=index,
-        encoder=encoder,
-        hits=DEPTH,
-        output=path,
-        tag=tag,
-        **machine,
-        **shared,
+        settings={name: getattr(config, name) for name in encode.SETTINGS},
+        machine={name: getattr(config, name) for name in ("batch_tokens", "device", "dtype")},
+        data_dir=config.data_dir,
+        fusion=config.fusion,
+        weight=config.weight,
+        tune=config.tune,
+        quiet=config.quiet,
     )
-    if is_searched(path, index, wanted, len(corpus.topics(config.split))):
-        logger.info("%s: is there already", path)
-    else:
-        search.run(wanted)
-    evaluation = evaluate.run(
-        EvaluateConfig(
-            run=(path,), qrels=source, split=config.split, metrics=tuple(METRICS), **shared
+
+
+def measure(config: MrTydiConfig, source: str) -> dict[str, Measured]:
+    """All systems in one language, as far as that is not done: row -> what it reached."""
+    made, searched = setup(config, source), {}
+    for row, (system, encoder) in rows(config).items():
+        tag = config.tag or names.tag_of(encoder)
+        if system == BM25:
+            searched[row] = made.bm25()
+        else:
+            searched[row] = (made.dense if system == DENSE else made.hybrid)(encoder, tag)
+    runs = {row: read_run(each.run) for row, each in searched.items()}
+    compared = compare(made.opened().qrels(config.split), runs, tuple(METRICS))
+    return {
+        row: Measured(
+            scores.mean,
+            searched[row].passages,
+            len(scores.per_topic),
+            len(scores.unanswered),
+            tuple(name for name in METRICS if bm25.TAG in compared.better_than(row, name)),
         )
-    )
-    (scores,) = evaluation.comparison.scores.values()
-    passages = int(_meta(index)["index"]["count"])
-    return Measured(scores.mean, passages, len(scores.per_topic), len(scores.unanswered))
-
-
-def _meta(index: Path) -> Mapping[str, Any]:
-    content = meta.read(index)
-    assert content is not None, "encode writes it"
-    return content
-
-
-def is_searched(run_file: Path, index: Path, wanted: SearchConfig, topics: int) -> bool:
-    """Whether a run is there, unchanged, and is what a search would write.
-
-    Looked at are index, encoder, its settings, split, depth, and how many topics were searched;
-    not the words of the questions.
-    """
-    made = read_sidecar(run_file) if run_file.is_file() else None
-    if made is None:
-        return False
-    content = _meta(index)
-    expected = {
-        "topics": wanted.corpus,
-        "split": wanted.split,
-        "corpus": content["corpus"],
-        "encoder": content["encoder"],
-        "kind": content["index"]["kind"],
-        "hits": wanted.hits,
-        "topic_count": topics,
+        for row, scores in compared.scores.items()
     }
-    with run_file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return made.get("sha256") == digest and all(made.get(k) == v for k, v in expected.items())
+
+
+def estimated(config: MrTydiConfig, sources: Mapping[str, str]) -> str:
+    """What encoding will take, a line a language and encoder that has no index yet."""
+    from benchmarks.estimates import estimate, total
+    from ccpretrieve.model.encoder import Encoder
+
+    found = []
+    for encoder in dict.fromkeys(encoder for _, encoder in rows(config).values() if encoder):
+        tag = config.tag or names.tag_of(encoder)
+        corpora = [open_corpus(source, config.data_dir) for source in sources.values()]
+        left = [each for each in corpora if not names.index_folder(each.name, tag).is_dir()]
+        if left:
+            made = setup(config, "")
+            opened = Encoder.load(encoder, **made.settings, **made.machine)
+            found += [estimate(corpus, opened) for corpus in left]
+    lines = [str(one) for one in found]
+    return "\n".join([*lines, total(found)]) if found else "nothing is left to encode"
 
 
 def difference(code: str, split: str, passages: int, topics: int) -> str:

@@ -85,6 +85,7 @@ def beside(
     measured: Mapping[str, Scores],
     languages: Sequence[str],
     corner: str,
+    marks: Mapping[str, Mapping[str, str]] | None = None,
 ) -> ScoreTable:
     """Lay out published rows, then measured ones.
 
@@ -93,16 +94,24 @@ def beside(
         measured: Method -> its scores here.
         languages: The columns.
         corner: What the numbers are.
+        marks: Method -> language -> letters behind its score here.
     """
-    named = [
-        (f"{method} ({origin})", scores)
+    named: list[tuple[str, Scores, Mapping[str, str]]] = [
+        (f"{method} ({origin})", scores, {})
         for origin, table in published.items()
         for method, scores in table.rows.items()
     ]
-    named += [(f"{method} (here)", scores) for method, scores in measured.items()]
+    named += [
+        (f"{method} (here)", scores, (marks or {}).get(method, {}))
+        for method, scores in measured.items()
+    ]
     rows = [
-        Row(name, [*(scores.get(language) for language in languages), average(scores, languages)])
-        for name, scores in named
+        Row(
+            name,
+            [*(scores.get(language) for language in languages), average(scores, languages)],
+            [*(marked.get(language, "") for language in languages), ""],
+        )
+        for name, scores, marked in named
     ]
     notes = [f"{origin}: {' '.join(table.source)}" for origin, table in published.items()]
     return ScoreTable([*languages, AVERAGE], rows, corner=corner, notes=notes, digits=DIGITS)

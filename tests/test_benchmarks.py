@@ -1,15 +1,28 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import candidates, demo, encoding, measure, mrtydi, searchers, speed
+from benchmarks import (
+    candidates,
+    demo,
+    encoding,
+    estimates,
+    measure,
+    mrtydi,
+    searchers,
+    speed,
+    systems,
+)
 from benchmarks.encoding import OURS, Encoding, Plan, Tool
-from benchmarks.mrtydi import Measured, MrTydiConfig, Report
+from benchmarks.mrtydi import MrTydiConfig
+from benchmarks.mrtydi_report import Measured, Report
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError
+from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.model.settings import EncoderSettings, read_settings
 
 TEXTS = {
@@ -108,6 +121,66 @@ def test_published_rows_stand_beside_ours_only_if_the_data_is_theirs():
 def test_questions_without_a_hit_are_told():
     measured = {"ours": {"ja": Measured({"mrr@100": 0.5, "recall@100": 0.5}, 1, 7, 3)}}
     assert "ours, ja: 3 of 7 topics without a hit count 0" in str(Report(measured, ("ja",), ()))
+
+
+@pytest.mark.slow
+def test_mrtydi_sets_bm25_and_the_fusion_beside_the_dense_run(folder, tiny_checkpoint):
+    wanted = config(folder, tiny_checkpoint, languages=("en",), systems=("dense", "bm25", "hybrid"))
+    assert "en: 4 passages, to encode about" in str(mrtydi.run(replace(wanted, dry_run=True)))
+    report = mrtydi.run(replace(wanted, fusion="rrf"))
+    assert list(report.measured) == ["bm25", "tiny", "tiny-bm25"]
+    for row in report.measured:
+        ranks = reciprocal_ranks(f"runs/data-en.test.{row}.trec")
+        reached = report.measured[row]["en"]
+        assert reached.scores["mrr@100"] == pytest.approx(sum(ranks.values()) / 4)
+    assert report.measured["bm25"]["en"].scores["mrr@100"] == 1.0  # the questions are the passages
+    said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
+    assert (said["method"], said["tuned_on"]) == ("rrf", None)
+    halves = mrtydi.run(replace(wanted, tune="halves"))
+    said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
+    assert (said["method"], said["tuned_on"], len(said["formula"])) == (
+        "minmax",
+        "the other half",
+        2,
+    )
+    assert json.loads(str(replace(halves, form="json")))["measured"]["tiny"]["en"]["topics"] == 4
+    assert mrtydi.estimated(wanted, mrtydi.find_sources(wanted)) == "nothing is left to encode"
+
+
+def test_what_is_above_bm25_is_marked():
+    good = Measured({"mrr@100": 0.75, "recall@100": 0.5}, 1, 9, 0, ("mrr@100",))
+    report = Report({"bm25": {"ja": reached(0.5)}, "ours": {"ja": good}}, ("ja",), ("other data",))
+    assert "0.750ᵇ" in str(report)
+    assert str(report).count("ᵇ") == 1
+    assert "significantly above BM25" in str(report)
+    page = str(replace(report, form="html"))
+    assert "<td><b>0.750</b><sup>b</sup></td>" in page
+    assert "<p>Not comparable" in page
+
+
+def test_a_fusion_is_never_tuned_on_the_questions_it_ranks():
+    """Dense is right for one half, BM25 for the other; each half takes the other's weight."""
+    first, second = systems.halved([f"q{n}" for n in range(10)])
+    assert first | second == {f"q{n}" for n in range(10)}
+    assert len(first) == len(second) == 5
+    qrels = {topic: {"gold": 1} for topic in first | second}
+    right, wrong = {"gold": 2.0, "x": 1.0}, {"x": 2.0, "gold": 1.0}
+    dense = {topic: right if topic in first else wrong for topic in qrels}
+    lexical = {topic: wrong if topic in first else right for topic in qrels}
+    run, weights = systems.crossfit(qrels, dense, lexical, "minmax")
+    # on the second half BM25 alone is right: weights from 0 to below a half; and the reverse
+    assert weights[0] < 0.5 < weights[1]
+    assert all(next(iter(hits)) == "x" for hits in run.values())  # so that all are wrong
+
+
+def test_what_encoding_takes_grows_with_the_passages(folder, tiny_checkpoint):
+    encoder = Encoder.load(tiny_checkpoint)
+    one = estimates.estimate(open_corpus(str(folder / "en")), encoder)
+    assert (one.passages, one.vectors) == (4, 4 * 4 * encoder.dim)
+    assert one.disk > 2 * one.vectors
+    many = replace(one, seconds=7200.0, passages=7_000_000, disk=58e9)
+    assert "7,000,000 passages, to encode about 2.0 h, disk 58.00 GB" in str(many)
+    assert estimates.total([many, many]).startswith("together about 4.0 h and 116.00 GB")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_whole_run_trains_both_ways_scores_them_and_keeps_its_parts(
     assert "hard negatives: 1 updates of 2 questions" in str(report)
     again = jaquad.run(asked)  # nothing is trained or mined again
     assert (again.scores, again.notes, len(mining)) == (report.scores, report.notes, 1)
-    with pytest.raises(UserError, match="made with other settings; choose another --work"):
+    with pytest.raises(UserError, match="made with seed 42, not 1; choose another --work"):
         jaquad.run(config(tmp_path, corpus, tiny_checkpoint, seed=1))
 
 

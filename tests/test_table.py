@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks import table
-from benchmarks.mrtydi import METRICS, ORIGINS
+from benchmarks.mrtydi_report import METRICS, ORIGINS
 from ccpretrieve.errors import UserError
 
 LANGUAGES = ["ar", "bn", "en", "fi", "id", "ja", "ko", "ru", "sw", "te", "th"]
