@@ -315,7 +315,7 @@ def test_each_question_of_dev_brings_its_first_positive_and_its_hard_negatives(
     records[3]["positive_ctxs"].append(other)
     path = tmp_path / "dev.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    alone = SimpleNamespace(first=True, wait=lambda: None)
+    alone = SimpleNamespace(first=True, wait=lambda: None, lead=lambda work: work())
     start = load(tiny_checkpoint)
     evaluation = make_evaluation(
         *(config(tmp_path / "out"), [open_examples(str(path))], inputs(start), tmp_path / "kept"),
