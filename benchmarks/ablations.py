@@ -349,22 +349,29 @@ def _claims(
     rows = [["cell", "the paper", "points to CCP", "seed spread", "here"]]
     for name in claimed:
         reached = [100 * result.average(how) for result in results[name]]
-        spread = max((stdev(each) for each in (base, reached) if len(each) > 1), default=0.0)
+        spread = max((stdev(each) for each in (base, reached) if len(each) > 1), default=None)
         change = fmean(reached) - fmean(base)
         verdict = _verdict(CELLS[name].claim, change, spread, fails=fmean(reached) <= first)
-        rows.append([name, CELLS[name].claim, f"{change:+.1f}", f"{spread:.1f}", verdict])
+        rows.append([name, CELLS[name].claim, f"{change:+.1f}", _percent_of(spread), verdict])
     return [f"What the paper claims, by {how}; a change counts from twice the spread", grid(rows)]
 
 
-def _verdict(claim: str, change: float, spread: float, *, fails: bool) -> str:
+def _percent_of(spread: float | None) -> str:
+    return "-" if spread is None else f"{spread:.1f}"
+
+
+def _verdict(claim: str, change: float, spread: float | None, *, fails: bool) -> str:
     """Whether a claim shows.
 
     Args:
         claim: In kind: slightly worse, or worse than that.
         change: Points to CCP.
-        spread: Standard deviation over seeds, of CCP or the cell, whichever is larger.
+        spread: Standard deviation over seeds, of CCP or the cell, whichever is larger; None if
+            there is one seed.
         fails: Whether the cell ends no better than the start.
     """
+    if spread is None:
+        return "one seed: not judged"
     if abs(change) <= 2 * spread:
         return "no difference"
     if change > 0:

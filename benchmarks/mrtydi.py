@@ -25,7 +25,7 @@ from ccpretrieve.config import FORMATS, FUSIONS, MINMAX, RRF, DataConfig, Many, 
 from ccpretrieve.data.languages import guess, language
 from ccpretrieve.data.registry import open_corpus, table
 from ccpretrieve.errors import UserError, unknown
-from ccpretrieve.retrieval import bm25, names
+from ccpretrieve.retrieval import bm25, fusion, names
 from ccpretrieve.retrieval.runfile import read_run
 from ccpretrieve.retrieval.significance import compare
 
@@ -96,6 +96,7 @@ class MrTydiConfig(DataConfig):
             one_of("system", name, SYSTEMS)
         if self.tune is not None and (self.weight is not None or self.fusion == RRF):
             raise UserError("--tune chooses a weight: leave --weight out, and rrf has none")
+        fusion.weights(self.fusion, self.weight)
         if self.tune == self.split:
             raise UserError(f"--tune {self.tune}: is what is scored; tune on another split")
         if self.tag is not None and len(self.encoder) > 1:
@@ -122,11 +123,11 @@ def run(config: MrTydiConfig) -> Report | str:
             measured[row][code] = reached
             shown = ", ".join(f"{name} {value:.4f}" for name, value in reached.scores.items())
             logger.info("%s, %s: %s", row, code, shown)
-    one = next(iter(measured.values()))
-    differences = [
-        difference(code, config.split, reached.passages, reached.topics)
-        for code, reached in one.items()
-    ]
+    differences = []
+    for code in sources:
+        found = [of_row[code] for of_row in measured.values()]
+        passages = max(each.passages for each in found)  # BM25 counts none without text
+        differences.append(difference(code, config.split, passages, found[0].topics))
     return Report(measured, tuple(sources), tuple(filter(None, differences)), config.format)
 
 
@@ -160,17 +161,22 @@ def rows(config: MrTydiConfig) -> dict[str, tuple[str, str]]:
     """Row -> system and encoder, in the order of the table."""
     from ccpretrieve.model.checkpoint import default_encoder
 
-    found: dict[str, tuple[str, str]] = {}
-    if BM25 in config.systems:
-        found[bm25.TAG] = (BM25, "")
+    found = [(bm25.TAG, (BM25, ""))] if BM25 in config.systems else []
     if DENSE in config.systems or HYBRID in config.systems:
         for encoder in config.encoder or (default_encoder(),):
             tag = config.tag or names.tag_of(encoder)
             if DENSE in config.systems:
-                found[tag] = (DENSE, encoder)
+                found.append((tag, (DENSE, encoder)))
             if HYBRID in config.systems:
-                found[f"{tag}-{bm25.TAG}"] = (HYBRID, encoder)
-    return found
+                found.append((f"{tag}-{bm25.TAG}", (HYBRID, encoder)))
+    called = [name for name, _ in found]
+    for name in called:
+        if called.count(name) > 1 or (name == bm25.TAG and BM25 not in config.systems):
+            raise UserError(
+                f"two rows, and their files, would be called {name}; give one of the encoders' "
+                "folders another name, or run them one by one with --tag"
+            )
+    return dict(found)
 
 
 def setup(config: MrTydiConfig, source: str) -> Setup:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from benchmarks.table import Published, beside, read_published
 from ccpretrieve.retrieval import bm25
@@ -62,7 +62,7 @@ class Report:
     def __str__(self) -> str:
         if self.form == "json":
             return json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        parts = []
+        parts, last = [], list(METRICS)[-1]
         for metric, (label, files) in METRICS.items():
             published: dict[str, Published] = {}
             if not self.differences:
@@ -70,13 +70,10 @@ class Report:
             shown = beside(
                 published, self.scores(metric), self.languages, label, self._marks(metric)
             )
+            if metric == last:
+                shown = replace(shown, notes=[*shown.notes, *self.notes()])
             parts.append(shown.render(self.form))
-        notes = self.notes()
-        return "\n\n".join([*parts, *([f"<p>{n}</p>" for n in notes] if self._html else notes)])
-
-    @property
-    def _html(self) -> bool:
-        return self.form == "html"
+        return "\n\n".join(parts)
 
     def as_dict(self) -> dict[str, object]:
         """Everything, as JSON holds it."""

@@ -26,6 +26,7 @@ from benchmarks.parts import claim
 from benchmarks.systems import DENSE, SYSTEMS
 from ccpretrieve.commandline import command
 from ccpretrieve.config import FORMATS, DataConfig, Many, at_least, one_of
+from ccpretrieve.files import read_json
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.mine_config import MineConfig
 from ccpretrieve.training_config import KEPT
@@ -33,7 +34,7 @@ from ccpretrieve.training_config import KEPT
 logger = logging.getLogger("ccpretrieve.benchmarks.supervised")
 
 #: Settings that decide neither what is mined nor what is learned.
-FREE = ("quiet", "work", "format", "systems", "max_minutes", "data_dir")
+FREE = ("quiet", "work", "format", "systems", "max_minutes", "tune")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,8 @@ class SupervisedConfig(DataConfig):
         learning_rate: After the warm-up.
         warmup_steps: Updates over which the rate rises.
         epochs: Passes over all questions, at most.
-        max_minutes: Of training in this call; the next one goes on. Default: to the end.
+        max_minutes: Of training in this call; the next one goes on, and what is trained to the end
+            is evaluated. Default: to the end.
         language_exponent: a of p_l ~ n_l^a, the share of a language.
         one_language_batches: Every batch of one language only.
         query_length: Tokens kept of a question.
@@ -66,6 +68,7 @@ class SupervisedConfig(DataConfig):
         chunk_size: Texts whose activations are held at a time.
         seed: Of the training.
         systems: Evaluated: dense, bm25, hybrid.
+        tune: Split on which the weight of hybrid is chosen.
         format: text, markdown, latex, html or json.
         work: Where mined questions and the checkpoint are kept.
     """
@@ -93,6 +96,7 @@ class SupervisedConfig(DataConfig):
     chunk_size: int | None = None
     seed: int = 42
     systems: Annotated[tuple[str, ...], Many] = (DENSE,)
+    tune: str | None = None
     format: str = "text"
     work: Path = Path("runs/supervised")
 
@@ -112,11 +116,14 @@ def run(config: SupervisedConfig) -> Report | str:
     """
     from ccpretrieve.model.checkpoint import default_encoder
 
-    claim(config.work, {name: v for name, v in vars(config).items() if name not in FREE})
+    start = config.encoder or default_encoder()
+    asked = {name: value for name, value in vars(config).items() if name not in FREE}
+    claim(config.work, asked | {"encoder": start})
     sources = mrtydi.find_sources(_evaluation(config))
     mined = [_mined(config, code, source) for code, source in sources.items()]
-    start = config.encoder or default_encoder()
     made = _trained(config, start, mined)
+    if (epoch := _epoch(made)) < config.epochs:
+        return f"{made}: epoch {epoch:.2f} of {config.epochs:g}; the same command goes on"
     return mrtydi.run(_evaluation(config, (start, str(made))))
 
 
@@ -143,12 +150,10 @@ def _mined(config: SupervisedConfig, code: str, source: str) -> Path:
 def _trained(config: SupervisedConfig, start: str, mined: Sequence[Path]) -> Path:
     """The fine-tuned checkpoint: kept, gone on with, or begun."""
     from ccpretrieve import finetune
-    from ccpretrieve.model.checkpoint import towers
     from ccpretrieve.training.states import begun
 
     output = config.work / config.work.name  # its last part names rows and files
-    there = any((place / "config.json").is_file() for place in towers(output))
-    if there and config.max_minutes is None:
+    if _epoch(output) >= config.epochs:
         return output
     made = finetune.run(
         FinetuneConfig(
@@ -167,6 +172,12 @@ def _trained(config: SupervisedConfig, start: str, mined: Sequence[Path]) -> Pat
     return made
 
 
+def _epoch(output: Path) -> float:
+    """How many epochs a training has behind it, by its report; 0 without one."""
+    report = output / "training" / "report.json"
+    return float(read_json(report)["epoch"]) if report.is_file() else 0.0
+
+
 #: Settings handed on to `finetune` by their own names.
 LEARNED = (
     *("tied", "pooling", "similarity", "temperature", "hard_negatives", "batch_size"),
@@ -181,6 +192,7 @@ def _evaluation(config: SupervisedConfig, encoders: tuple[str, ...] = ()) -> MrT
         languages=config.languages,
         encoder=encoders,
         systems=config.systems,
+        tune=config.tune,
         format=config.format,
         data_dir=config.data_dir,
         quiet=config.quiet,

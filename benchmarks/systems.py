@@ -5,8 +5,8 @@
     hybrid    of the two runs above, :mod:`.fusion`     runs/<topics>.<tag>-bm25.trec
 
 by the functions of those commands, so that what is there is not done again. The weight of a fusion
-is never chosen on the questions that it is scored on: it comes from another split, or from the
-other half of the questions.
+is given, or chosen on other questions than those it is scored on: of another split, or of the other
+half.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from ccpretrieve.data.records import Qrels
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.files import read_json
 from ccpretrieve.retrieval import bm25, fusion, names
-from ccpretrieve.retrieval.runfile import Run, read_run, read_sidecar, write_run
+from ccpretrieve.retrieval.runfile import Run, digest, is_made_by, read_run, write_run
 
 DENSE, BM25, HYBRID = SYSTEMS = ("dense", "bm25", "hybrid")
 HALVES = "halves"
@@ -142,43 +142,23 @@ class Setup:
             **options,
         )
         made = read_json(folder / "meta.json")
-        if is_searched(path, made, wanted, len(corpus.topics(split))):
+        expected = {
+            "topics": self.corpus,
+            "split": split,
+            "questions": digest(corpus.topics(split)),
+            "corpus": made["corpus"],
+            "hits": DEPTH,
+        }
+        if tag == bm25.TAG:
+            expected |= {"analyzer": made["analyzer"], "k1": bm25.K1, "b": bm25.B}
+        else:
+            expected |= {"encoder": made["encoder"], "kind": made["index"]["kind"]}
+        if is_made_by(path, expected):
             logger.info("%s: is there already", path)
         else:
             search.run(wanted)
-        passages = made["index"]["count"] if "index" in made else made["corpus"]["passages"]
+        passages = made["corpus"]["passages"] if tag == bm25.TAG else made["index"]["count"]
         return Searched(path, int(passages))
-
-
-def is_searched(run_file: Path, made: Mapping[str, Any], wanted: SearchConfig, topics: int) -> bool:
-    """Whether a run is there, unchanged, and is what a search would write.
-
-    Looked at are index, encoder, its settings, split, depth, and how many topics were searched;
-    not the words of the questions.
-
-    Args:
-        run_file: The run.
-        made: What the index says of itself.
-        wanted: The search.
-        topics: How many there are.
-    """
-    found = read_sidecar(run_file) if run_file.is_file() else None
-    if found is None:
-        return False
-    expected = {
-        "topics": wanted.corpus,
-        "split": wanted.split,
-        "corpus": made["corpus"],
-        "hits": wanted.hits,
-        "topic_count": topics,
-    }
-    if "encoder" in made:
-        expected |= {"encoder": made["encoder"], "kind": made["index"]["kind"]}
-    else:
-        expected["analyzer"] = made["analyzer"]
-    with run_file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return found.get("sha256") == digest and all(found.get(k) == v for k, v in expected.items())
 
 
 def crossfit(

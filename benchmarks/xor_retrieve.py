@@ -12,7 +12,6 @@ the others are never held.
 """
 
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,14 +25,14 @@ from ccpretrieve.commandline import command
 from ccpretrieve.config import FORMATS, DataConfig, EncodeConfig, Many, SearchConfig, one_of
 from ccpretrieve.data.corpus import Corpus
 from ccpretrieve.data.languages import language
-from ccpretrieve.data.readers import read_answers
+from ccpretrieve.data.readers import read_answers, read_topics
 from ccpretrieve.data.records import Question
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError, unknown
 from ccpretrieve.files import atomic, make_directory, slug
 from ccpretrieve.retrieval import meta, names
 from ccpretrieve.retrieval.metrics import MISSING, AnswerRecall, Key, answer_recall
-from ccpretrieve.retrieval.runfile import ordered, read_run, read_sidecar
+from ccpretrieve.retrieval.runfile import digest, is_made_by, ordered, read_run
 from ccpretrieve.retrieval.scoretable import ScoreTable
 from ccpretrieve.retrieval.submission import Prediction, read_submission, write_submission
 
@@ -342,35 +341,25 @@ def searched(wanted: SearchConfig, topics: Sequence[Mapping[str, str]]) -> Path:
     file = Path(wanted.topics)
     content = "".join(json.dumps(topic, ensure_ascii=False) + "\n" for topic in topics).encode()
     if not file.is_file() or file.read_bytes() != content:
-        wanted.output.unlink(missing_ok=True)  # first, so that it never stands beside others
         make_directory(file.parent)
         with atomic(file) as stream:
             stream.write(content)
-    if _is_searched(wanted.output, wanted):
+    assert wanted.index is not None
+    made = meta.read(wanted.index)
+    assert made is not None, "encode writes it"
+    expected = {
+        "topics": wanted.topics,
+        "questions": digest(read_topics(file)),
+        "corpus": made["corpus"],
+        "encoder": made["encoder"],
+        "kind": made["index"]["kind"],
+        "hits": wanted.hits,
+    }
+    if is_made_by(wanted.output, expected):
         logger.info("%s: is there already", wanted.output)
     else:
         search.run(wanted)
     return wanted.output
-
-
-def _is_searched(path: Path, wanted: SearchConfig) -> bool:
-    """Whether a run is there, unchanged, and of this index, these topics and this depth."""
-    made = read_sidecar(path) if path.is_file() else None
-    if made is None:
-        return False
-    assert wanted.index is not None
-    content = meta.read(wanted.index)
-    assert content is not None, "encode writes it"
-    expected = {
-        "topics": wanted.topics,
-        "corpus": content["corpus"],
-        "encoder": content["encoder"],
-        "kind": content["index"]["kind"],
-        "hits": wanted.hits,
-    }
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return made.get("sha256") == digest and all(made.get(k) == v for k, v in expected.items())
 
 
 def look_up(corpus: Corpus, wanted: Collection[str]) -> dict[str, str]:

@@ -55,10 +55,10 @@ def run(config: SearchConfig) -> "Path | str | Iterator[str]":
         if sys.stdin is None:
             raise UserError("standard input is closed; type a question, or give --topics")
         return _answers(config, _open(config, folder))
-    judged = _judged(config, topics[0], config.tune_split) if config.tune_split else None
+    judged = _judged(config, topics[1], config.tune_split) if config.tune_split else None
     index = _open(config, folder)
     if judged is not None:
-        _tune(index, *judged)
+        _tune(index, *judged, hits=config.hits or HITS_OF_A_RUN)
     return search_topics(config, index, *topics)
 
 
@@ -161,13 +161,13 @@ def _open_hybrid(config: SearchConfig, folder: Path, name: str) -> "Hybrid":
 
 
 def _judged(
-    config: SearchConfig, searched: str, split: str
+    config: SearchConfig, searched: Sequence[Topic], split: str
 ) -> tuple[list[Topic], Qrels, dict[str, str]]:
     """Topics and judgements that a weight is tuned on, and what they are called.
 
     Args:
         config: What was asked for.
-        searched: Name of the topics to be searched, which are not to be tuned on.
+        searched: The questions to be searched, which are not to be tuned on.
         split: Of the corpus of these topics, or of that to be searched.
     """
     from ccpretrieve.data.registry import open_corpus
@@ -176,17 +176,23 @@ def _judged(
     if not named:
         raise UserError(f"--tune-split {split}: of which corpus? name it by --corpus")
     corpus = open_corpus(named[0], config.data_dir)
-    if searched == f"{corpus.name}.{split}":
-        raise UserError(f"--tune-split {split}: is what is searched; tune on another split")
-    topics = _spoken(corpus.topics(split), config.lang or corpus.topic_language)
+    asked = {(topic.id, topic.text) for topic in searched}
+    known = corpus.topics(split)
+    if same := sum((topic.id, topic.text) in asked for topic in known):
+        raise UserError(
+            f"--tune-split {split}: holds {same} of the questions that are searched; tune on others"
+        )
+    topics = _spoken(known, config.lang or corpus.topic_language)
     return topics, corpus.qrels(split), {"corpus": corpus.name, "split": split}
 
 
-def _tune(index: "Opened", topics: Sequence[Topic], qrels: Qrels, where: dict[str, str]) -> None:
+def _tune(
+    index: "Opened", topics: Sequence[Topic], qrels: Qrels, where: dict[str, str], *, hits: int
+) -> None:
     from ccpretrieve.retrieval.hybrid import Hybrid
 
     assert isinstance(index, Hybrid), "--tune-split goes with --hybrid"
-    index.tune(topics, qrels, where)
+    index.tune(topics, qrels, where, hits)
 
 
 def _spoken(topics: Sequence[Topic], language: str) -> list[Topic]:
@@ -232,7 +238,7 @@ def search_topics(
     from ccpretrieve.retrieval.dense import Dense
     from ccpretrieve.retrieval.faiss_index import Index
     from ccpretrieve.retrieval.hybrid import describe, folders, tag_of
-    from ccpretrieve.retrieval.runfile import write_run
+    from ccpretrieve.retrieval.runfile import digest, write_run
 
     searcher = Dense(index) if isinstance(index, Index) else index
     tag = tag_of(searcher, config.tag)
@@ -243,6 +249,7 @@ def search_topics(
     made_by = {
         "topics": config.topics or config.corpus,
         "split": None if Path(config.topics or "").is_file() else config.split or SPLIT,
+        "questions": digest(topics),
         "tag": tag,
         "hits": hits,
         **describe(searcher, hits),

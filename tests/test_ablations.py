@@ -48,6 +48,8 @@ def test_a_claim_shows_where_the_change_is_beyond_the_seeds_and_goes_its_way(tmp
         ("batch-16", "no difference"),
         ("radius-1", "shows"),
     ]
+    alone = ablations._claims(config, start, {n: each[:1] for n, each in results.items()})[1]
+    assert alone.count("one seed: not judged") == 5  # no spread, no verdict
     plain = next(line for line in lines if line.startswith("bn-plain") and "learns" in line)
     assert "-9.0" in plain
     assert "2.8" in plain

@@ -20,6 +20,8 @@ from benchmarks import (
 from benchmarks.encoding import OURS, Encoding, Plan, Tool
 from benchmarks.mrtydi import MrTydiConfig
 from benchmarks.mrtydi_report import Measured, Report
+from ccpretrieve import search
+from ccpretrieve.config import SearchConfig
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.encoder import Encoder
@@ -94,6 +96,11 @@ def test_mrtydi_does_nothing_twice_and_searches_again_what_changed(folder, tiny_
     mrtydi.run(wanted)
     assert run.stat().st_mtime_ns != 1
     assert any(line.startswith("q9 ") for line in run.read_text().splitlines())
+    changed = (folder / "ja" / "topic.test.tsv").read_text().replace("日本\n", "山\n")
+    (folder / "ja" / "topic.test.tsv").write_text(changed)  # as many questions, other words
+    os.utime(run, ns=(1, 1))
+    mrtydi.run(wanted)
+    assert run.stat().st_mtime_ns != 1
     run.write_text(run.read_text().replace("q9", "q8"))  # no longer what the sidecar describes
     mrtydi.run(wanted)
     assert "q8" not in run.read_text()
@@ -136,7 +143,11 @@ def test_mrtydi_sets_bm25_and_the_fusion_beside_the_dense_run(folder, tiny_check
     assert report.measured["bm25"]["en"].scores["mrr@100"] == 1.0  # the questions are the passages
     said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
     assert (said["method"], said["tuned_on"]) == ("rrf", None)
+    search.run(SearchConfig(corpus=str(folder / "en"), tag="bm25", k1=9.0, quiet=True))
+    made = Path("runs/data-en.test.bm25.trec.json")
+    assert json.loads(made.read_text())["k1"] == 9.0
     halves = mrtydi.run(replace(wanted, tune="halves"))
+    assert json.loads(made.read_text())["k1"] == 0.9  # another BM25 is not taken for Pyserini's
     said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
     assert (said["method"], said["tuned_on"], len(said["formula"])) == (
         "minmax",
@@ -145,6 +156,16 @@ def test_mrtydi_sets_bm25_and_the_fusion_beside_the_dense_run(folder, tiny_check
     )
     assert json.loads(str(replace(halves, form="json")))["measured"]["tiny"]["en"]["topics"] == 4
     assert mrtydi.estimated(wanted, mrtydi.find_sources(wanted)) == "nothing is left to encode"
+
+
+def test_rows_that_would_share_their_files_are_refused(tmp_path):
+    for names, called in (("a/final b/final", "final"), ("a/bm25", "bm25")):
+        encoders = tuple(str(tmp_path / name) for name in names.split())
+        wanted = MrTydiConfig(encoder=encoders)
+        with pytest.raises(UserError, match=f"two rows, and their files, would be called {called}"):
+            mrtydi.rows(wanted)
+    with pytest.raises(UserError, match="the weight of minmax must be from 0 to 1, got 7"):
+        MrTydiConfig(weight=7)
 
 
 def test_what_is_above_bm25_is_marked():

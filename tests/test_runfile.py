@@ -10,8 +10,17 @@ import pytrec_eval
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ccpretrieve.data.records import Topic
 from ccpretrieve.errors import UserError
-from ccpretrieve.retrieval.runfile import ordered, read_run, read_sidecar, sidecar_path, write_run
+from ccpretrieve.retrieval.runfile import (
+    digest,
+    is_made_by,
+    ordered,
+    read_run,
+    read_sidecar,
+    sidecar_path,
+    write_run,
+)
 
 WORDS = st.text(
     st.characters(exclude_categories=["C", "Z"], include_characters="\u0301٣\U00010330\uffee"),
@@ -220,3 +229,26 @@ def test_a_folder_is_no_run_and_has_no_sidecar(tmp_path, monkeypatch):
             write_run(path, {"q": {"d": 1.0}}, "tag", {})
         assert read_sidecar(path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_known_by_what_made_it_and_only_unchanged(tmp_path):
+    path = tmp_path / "a.trec"
+    assert not is_made_by(path, {})
+    write_run(path, {"1": {"d": 1.0}}, "t", {"corpus": {"name": "c"}, "hits": 9})
+    assert is_made_by(path, {"corpus": {"name": "c"}, "hits": 9})
+    assert not is_made_by(path, {"hits": 10})
+    assert not is_made_by(path, {"questions": "abc"})  # it does not say
+    path.write_text(path.read_text().replace("1 Q0", "2 Q0"))
+    assert not is_made_by(path, {"hits": 9})
+
+
+def test_questions_are_known_by_ids_words_and_language():
+    one = [Topic("1", "a", "en"), Topic("2", "b", "en")]
+    assert digest(one) == digest(list(one))
+    for other in (
+        one[::-1],
+        one[:1],
+        [Topic("1", "a", "fi"), one[1]],
+        [Topic("1", "A", "en"), one[1]],
+    ):
+        assert digest(other) != digest(one)

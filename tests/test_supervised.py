@@ -1,6 +1,7 @@
 """The supervised recipe: mined, trained, evaluated, each part once."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_the_recipe_mines_trains_and_scores_start_and_result_once(data, tiny_che
         **{"batch_size": 2, "epochs": 1.0, "warmup_steps": 0, "ratio": None, "negatives": 2},
         **{"query_length": 16, "passage_length": 16},
     )
+    stopped = supervised.run(replace(config, max_minutes=1e-9))  # after one of three updates
+    assert "epoch 0.40 of 1; the same command goes on" in str(stopped)  # 2 of 5 examples
     report = supervised.run(config)
     start, made = report.measured
     assert made == "out"

@@ -7,7 +7,8 @@ Text is cut into terms by Lucene's analyzer of the language, as Pyserini chooses
 space where there is none (Swahili, say). Ties are broken by passage id and scores have four
 decimals, as Anserini has it, so that a ranking depends on no number of threads.
 
-Anserini's classes are called without Pyserini's wrappers: importing those takes 15 CPU seconds, and
+Java gets absolute paths: it keeps the folder in which it was started as its own. Anserini's classes
+are called without Pyserini's wrappers: importing those takes 15 CPU seconds, and
 a network from version 2 on. Checked with the jar of version 1.6; version 2 has not been run.
 """
 
@@ -139,7 +140,7 @@ def _index(
 ) -> None:
     """Fill an empty folder, and count what is in it."""
     analyzer = made["analyzer"]
-    words = ["-index", str(folder), "-input", "", "-collection", "JsonCollection"]
+    words = ["-index", str(folder.absolute()), "-input", "", "-collection", "JsonCollection"]
     words += ["-threads", str(threads), "-memoryBuffer", str(_BUFFER)]
     words += ["-pretokenized"] if analyzer == WHITESPACE else ["-language", analyzer]
     passages = (passage for passage in kept(corpus, census) if not passage.is_empty)
@@ -154,7 +155,7 @@ def _index(
                     )
         finally:
             indexer.close()
-        searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder))
+        searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder.absolute()))
         count = searcher.get_total_num_docs()
         searcher.close()
     if count != made["corpus"]["passages"]:
@@ -224,7 +225,7 @@ class Bm25:
         """
         meta = read(folder)
         with _complaints(folder):
-            searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder))
+            searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder.absolute()))
         return cls(folder, meta, searcher, k1, b)
 
     @classmethod

@@ -62,20 +62,23 @@ class Hybrid:
         """
         return fusion.fuse(*self._parts(topics, hits), self.method, self.weight, hits)
 
-    def tune(self, topics: Sequence[Topic], qrels: Qrels, where: Mapping[str, Any]) -> None:
+    def tune(
+        self, topics: Sequence[Topic], qrels: Qrels, where: Mapping[str, Any], hits: int = DEPTH
+    ) -> None:
         """Choose the weight that is best for judged topics.
 
         Args:
             topics: Questions, other than those to be searched.
             qrels: Their judgements.
             where: What these are, for the sidecar.
+            hits: That will be searched; lists of another depth have other weights.
 
         Raises:
             UserError: If none of them is judged.
         """
         asked = [topic for topic in topics if qrels.get(topic.id)]
         metric, before = f"mrr@{DEPTH}", self.dense.truncated
-        self.weight = fusion.tune(qrels, *self._parts(asked, DEPTH), self.method, metric)
+        self.weight = fusion.tune(qrels, *self._parts(asked, hits), self.method, metric)
         self.dense.truncated = before  # counts those that are searched
         self.tuned_on = {**where, "topics": len(asked), "metric": metric}
 

@@ -71,7 +71,7 @@ def lexical_indexes(corpus: str | None = None) -> list[Path]:
     return [
         path
         for path in found
-        if bm25.is_index(path) and corpus in (None, bm25.read(path)["corpus"]["name"])
+        if (path / bm25.FILE).is_file() and corpus in (None, bm25.read(path)["corpus"]["name"])
     ]
 
 

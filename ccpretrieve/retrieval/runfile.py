@@ -9,15 +9,17 @@ which of them have no hit (a run file cannot say that), and the hash of the run.
 """
 
 import hashlib
+import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ccpretrieve.data.lines import MalformedError, parsed
+from ccpretrieve.data.records import Topic
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, make_directory, read_json, write_json
 
@@ -131,6 +133,29 @@ def read_sidecar(run: Path) -> dict[str, Any] | None:
             if hashlib.file_digest(stream, "sha256").hexdigest() != content["sha256"]:
                 logger.warning("%s: changed since %s was written beside it", run, path.name)
     return content
+
+
+def is_made_by(run: Path, expected: Mapping[str, Any]) -> bool:
+    """Whether a run is there, is what was written, and its sidecar says what is expected of it.
+
+    Args:
+        run: The file.
+        expected: Some of what :func:`write_run` was given as ``made_by``.
+
+    Raises:
+        UserError: If the sidecar cannot be read.
+    """
+    made = read_sidecar(run) if run.is_file() else None
+    if made is None or any(made.get(name) != value for name, value in expected.items()):
+        return False
+    with run.open("rb") as stream:
+        return bool(made.get("sha256") == hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+def digest(topics: Iterable[Topic]) -> str:
+    """A hash of questions, their ids and stated languages, in order, to know them again."""
+    lines = (json.dumps([each.id, each.text, each.language]) + "\n" for each in topics)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def read_run(path: Path) -> Run:
