@@ -177,13 +177,13 @@ def _judged(
         raise UserError(f"--tune-split {split}: of which corpus? name it by --corpus")
     corpus = open_corpus(named[0], config.data_dir)
     asked = {(topic.id, topic.text) for topic in searched}
-    known = corpus.topics(split)
-    if same := sum((topic.id, topic.text) in asked for topic in known):
+    known, qrels = corpus.topics(split), corpus.qrels(split)
+    if same := sum((t.id, t.text) in asked for t in known if qrels.get(t.id)):
         raise UserError(
             f"--tune-split {split}: holds {same} of the questions that are searched; tune on others"
         )
     topics = _spoken(known, config.lang or corpus.topic_language)
-    return topics, corpus.qrels(split), {"corpus": corpus.name, "split": split}
+    return topics, qrels, {"corpus": corpus.name, "split": split}
 
 
 def _tune(

@@ -212,7 +212,9 @@ def refused(**settings):
 
 
 tuned = {"hybrid": "bm25", "fusion": "alpha", "tune_split": "test"}
-assert "--tune-split test: is what is searched" in refused(**tuned)
+assert "test: holds 3 of the questions that are searched" in refused(**tuned)
+named = {**tuned, "topics": str(here / "facts" / "topic.test.tsv")}  # the same under another name
+assert "test: holds 3 of the questions that are searched" in refused(**named)
 assert "train" in refused(**{**tuned, "tune_split": "train"})  # which the corpus does not have
 (here / "facts" / "qrels.dev.txt").write_text("77 Q0 d1 1\n")
 assert "no topic that was searched is judged" in refused(**{**tuned, "tune_split": "dev"})
