@@ -10,7 +10,7 @@
     zero-shot MRR@100 on XQuAD in languages that were not trained on, each on itself
 
 Articles of the test are none of the training's. Finished parts are kept in --work, which is refused
-to other settings. A training that was stopped goes on.
+to other settings. A training that was stopped goes on for the minutes that are left of it.
 """
 
 import gzip
@@ -37,6 +37,8 @@ logger = logging.getLogger("ccpretrieve.benchmarks.jaquad")
 METRIC = "mrr@100"
 JAQUAD = "JaQuAD ja"
 START = "start"
+#: Of a training that was stopped with its time all but over: what it ends in.
+LEAST_MINUTES = 1e-6
 #: What is trained -> hard negatives of a question.
 CELLS = {"hard negatives": 1, "in-batch only": 0}
 
@@ -137,7 +139,7 @@ def run(config: JaquadConfig) -> Report:
 
 def _check_work(config: JaquadConfig) -> None:
     """Refuse a folder of parts that were made with other settings."""
-    free = ("quiet", "work", "cells", "languages", "xquad", "minutes")
+    free = ("quiet", "work", "cells", "languages", "xquad")
     claim(config.work, {name: v for name, v in vars(config).items() if name not in free})
 
 
@@ -230,11 +232,12 @@ def _zero_shot(config: JaquadConfig) -> dict[str, Path]:
 def trained(config: JaquadConfig, cell: str, train: Path) -> Path:
     """The checkpoint of a cell: kept, gone on with, or begun."""
     from ccpretrieve import finetune
-    from ccpretrieve.training.states import begun
+    from ccpretrieve.training.states import begun, minutes_behind
 
     output = config.work / cell.replace(" ", "-")
-    if (output / "config.json").is_file():
+    if (output / "training" / "report.json").is_file():
         return output
+    left = config.minutes - (minutes_behind(output) if begun(output) else 0.0)
     made = finetune.run(
         FinetuneConfig(
             train=(str(train),),
@@ -242,7 +245,7 @@ def trained(config: JaquadConfig, cell: str, train: Path) -> Path:
             output=output,
             resume=begun(output),
             hard_negatives=CELLS[cell],
-            max_minutes=config.minutes,
+            max_minutes=max(left, LEAST_MINUTES),
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             temperature=config.temperature,

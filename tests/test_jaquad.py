@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import examples, jaquad
 from benchmarks.jaquad import JAQUAD, JaquadConfig, Report, subset
-from ccpretrieve import mine
+from ccpretrieve import finetune, mine
 from ccpretrieve.data.folder import FolderCorpus
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.settings import read_settings
@@ -93,8 +93,25 @@ def test_a_whole_run_trains_both_ways_scores_them_and_keeps_its_parts(
     assert re.search(r"hard negatives: \d+ updates of 2 questions in", str(report))
     again = jaquad.run(asked)  # nothing is trained or mined again
     assert (again.scores, again.notes, len(mining)) == (report.scores, report.notes, 1)
-    with pytest.raises(UserError, match="made with seed 42, not 1; choose another --work"):
-        jaquad.run(config(tmp_path, corpus, tiny_checkpoint, seed=1))
+    for name, of, value in (("seed", 42, 1), ("minutes", 0.001, 2)):
+        with pytest.raises(UserError, match=f"made with {name} {of}, not {value}; choose another"):
+            jaquad.run(config(tmp_path, corpus, tiny_checkpoint, **{name: value}))
+
+
+def test_a_training_that_was_stopped_goes_on_for_the_rest_of_its_minutes(
+    tmp_path, corpus, tiny_checkpoint, mining, monkeypatch
+):
+    asked = config(tmp_path, corpus, tiny_checkpoint, minutes=0.5)
+    train, seen = jaquad.mined(asked), []
+    monkeypatch.setattr(jaquad, "SETTINGS", {**jaquad.SETTINGS, "max_steps": 3})
+    output = jaquad.trained(asked, "in-batch only", train)
+    report = output / "training" / "report.json"
+    seconds = json.loads(report.read_text())["seconds"]
+    report.unlink()  # as if stopped before the end
+    monkeypatch.setattr(finetune, "run", lambda settings: seen.append(settings) or output)
+    jaquad.trained(asked, "in-batch only", train)
+    assert seen[0].resume
+    assert seen[0].max_minutes == pytest.approx(0.5 - seconds / 60)
 
 
 def test_gains_are_in_points_beside_the_start():

@@ -432,11 +432,14 @@ class Table(nn.Module):
 
     def __init__(self, vectors):
         super().__init__()
-        self.register_buffer("vectors", vectors)
+        self.vectors = nn.Embedding.from_pretrained(vectors)
         self.config = SimpleNamespace(hidden_size=vectors.shape[1], model_type="table")
 
-    def forward(self, input_ids, attention_mask):
-        return SimpleNamespace(last_hidden_state=self.vectors[input_ids])
+    def get_input_embeddings(self):
+        return self.vectors
+
+    def forward(self, inputs_embeds, attention_mask):
+        return SimpleNamespace(last_hidden_state=inputs_embeds)
 
 
 class Script:

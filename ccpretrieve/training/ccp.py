@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from ccpretrieve.data.batches import CCP, Batch, Batcher
-from ccpretrieve.model.encoder import batches, choose_device
+from ccpretrieve.model.encoder import choose_device
 from ccpretrieve.model.losses import ContrastiveLoss, ccp_loss, mlm_loss, same_sentence
 from ccpretrieve.model.memory_bank import MemoryBank, entering
+from ccpretrieve.model.passes import Pass, passes
 from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.projection import Projection
 from ccpretrieve.model.trainable import Trainable
@@ -63,7 +64,7 @@ class CcpModule(nn.Module):
         self.whole: Any = start.whole
         self.projection = projection
         self.pooling = pooling
-        self.hidden: Callable[..., Any] = start.encoder  # a part of `whole`, and perhaps compiled
+        self.hidden: Any = start.encoder  # a part of `whole`, and perhaps compiled
         self.lm_head = start.lm_head
 
     def forward(
@@ -100,9 +101,9 @@ class CcpModule(nn.Module):
     def embed(self, ids: Tensor, attention: Tensor, lengths: Sequence[int]) -> Tensor:
         """Pooled hidden states, shape ``(R, D)``."""
         parts, places = [], []
-        for rows, states, mask in self._states(ids, attention, lengths):
-            parts.append(pool(states, mask, self.pooling))
-            places.append(rows)
+        for each in self._passes(ids, attention, lengths):
+            parts.append(pool(each.states(self.hidden), each.mask, self.pooling))
+            places.append(each.places)
         return torch.cat(parts)[torch.cat(places).argsort()]
 
     def _masked_loss(
@@ -111,27 +112,16 @@ class CcpModule(nn.Module):
         """Only the tokens to be found pass through the head, whose output is as wide as V."""
         assert self.lm_head is not None
         found, wanted = [], []
-        for rows, states, mask in self._states(ids, attention, lengths):
-            answers = labels[rows, : mask.shape[1]]
+        for each in self._passes(ids, attention, lengths):
+            answers = labels[each.places, : each.mask.shape[1]]
             picked = answers != -100
-            found.append(states[picked])
+            found.append(each.states(self.hidden)[picked])
             wanted.append(answers[picked])
         return mlm_loss(self.lm_head(torch.cat(found)), torch.cat(wanted))
 
-    def _states(
-        self, ids: Tensor, attention: Tensor, lengths: Sequence[int]
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Last hidden states in groups of like length, so that little padding is computed.
-
-        Yields:
-            Which rows ``(r,)``, their states ``(r, t, D)`` and mask ``(r, t)``.
-        """
-        for group in batches(lengths, self.pass_tokens):
-            rows = torch.from_numpy(group).to(ids.device)
-            width = max(lengths[row] for row in group.tolist())
-            mask = attention[rows, :width]
-            output = self.hidden(input_ids=ids[rows, :width], attention_mask=mask)
-            yield rows, output.last_hidden_state, mask
+    def _passes(self, ids: Tensor, attention: Tensor, lengths: Sequence[int]) -> Iterator[Pass]:
+        inputs = {"input_ids": ids, "attention_mask": attention}
+        return passes(self.hidden.get_input_embeddings(), inputs, lengths, self.pass_tokens)
 
 
 @dataclass

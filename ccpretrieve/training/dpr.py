@@ -15,7 +15,7 @@ gradients flow back to whose they are, so that N questions on one process and N/
 learn the same. DPR's own code keeps gradients of a process' own passages only.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,8 +26,8 @@ from ccpretrieve.data.question_batches import QuestionBatch, QuestionBatcher
 from ccpretrieve.data.tokens import Tokens, pad
 from ccpretrieve.errors import UserError
 from ccpretrieve.finetune_config import MRR, FinetuneConfig
-from ccpretrieve.model.encoder import batches
 from ccpretrieve.model.losses import dpr_loss
+from ccpretrieve.model.passes import Pass, passes
 from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.trainable import Trainable
 from ccpretrieve.training.objective import Loss, Objective
@@ -77,7 +77,10 @@ class DprModule(nn.Module):
         Returns:
             Questions ``(N, D)`` and passages ``(P, D)``.
         """
-        return self.embed_questions(questions), self.embed_passages(passages)
+        if self.passage is not None:
+            return self.embed_questions(questions), self.embed_passages(passages)
+        both = self._embed(self.query, [*questions, *passages])
+        return both[: len(questions)], both[len(questions) :]
 
     def embed_questions(self, texts: Sequence[Tokens]) -> Tensor:
         """Shape ``(N, D)``."""
@@ -87,33 +90,28 @@ class DprModule(nn.Module):
         """Shape ``(P, D)``."""
         return self._embed(self.query if self.passage is None else self.passage, texts)
 
-    def _embed(self, tower: nn.Module, texts: Sequence[Tokens]) -> Tensor:
+    def _embed(self, tower: Any, texts: Sequence[Tokens]) -> Tensor:
         parts, places = [], []
         again = self.chunk_size is not None and torch.is_grad_enabled()
-        for rows in self._groups([len(text.ids) for text in texts]):
-            inputs = self._padded([texts[row] for row in rows])
+        device = next(tower.parameters()).device
+        inputs = {
+            name: torch.from_numpy(array).to(device)
+            for name, array in pad(texts, self.padding).items()
+        }
+        lengths = [len(text.ids) for text in texts]
+        for each in passes(
+            tower.get_input_embeddings(), inputs, lengths, self.pass_tokens, self.chunk_size
+        ):
             parts.append(
-                checkpoint(self._pooled, tower, inputs, use_reentrant=False)
+                checkpoint(self._pooled, tower, each, use_reentrant=False)
                 if again
-                else self._pooled(tower, inputs)
+                else self._pooled(tower, each)
             )
-            places.append(torch.from_numpy(rows))
-        return torch.cat(parts)[torch.cat(places).argsort().to(parts[0].device)]
+            places.append(each.places)
+        return torch.cat(parts)[torch.cat(places).argsort()]
 
-    def _groups(self, lengths: Sequence[int]) -> Iterator[Any]:
-        """Rows of texts of like length, so that little padding is computed."""
-        for rows in batches(lengths, self.pass_tokens):
-            size = self.chunk_size or len(rows)
-            yield from (rows[start : start + size] for start in range(0, len(rows), size))
-
-    def _padded(self, texts: Sequence[Tokens]) -> dict[str, Tensor]:
-        device = next(self.query.parameters()).device
-        inputs = pad(texts, self.padding)
-        return {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
-
-    def _pooled(self, tower: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
-        output = tower(**inputs)
-        return pool(output.last_hidden_state, inputs["attention_mask"], self.pooling)
+    def _pooled(self, tower: Any, texts: Pass) -> Tensor:
+        return pool(texts.states(tower), texts.mask, self.pooling)
 
 
 class DprObjective(Objective):

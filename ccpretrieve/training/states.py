@@ -163,7 +163,7 @@ class States:
 
     def path(self, step: int) -> Path:
         """The state of a step."""
-        return self.folder / f"step-{step:08d}"
+        return state_path(self.folder, step)
 
     def save(
         self, step: int, common: Mapping[str, Any], own: Mapping[str, Any], *, best: int | None
@@ -282,6 +282,18 @@ class States:
 def begun(output: Path) -> bool:
     """Whether a run that left a state may be gone on with in a folder."""
     return bool(_steps(output / FOLDER))
+
+
+def state_path(folder: Path, step: int) -> Path:
+    """Where the state of a step lies."""
+    return folder / f"step-{step:08d}"
+
+
+def minutes_behind(output: Path) -> float:
+    """Minutes that the newest state of a run was trained for; there must be one."""
+    path = state_path(output / FOLDER, max(_steps(output / FOLDER))) / "common.pt"
+    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return float(state["progress"]["seconds"]) / 60
 
 
 def _steps(folder: Path) -> list[int]:
