@@ -41,7 +41,7 @@ class FinetuneConfig(TrainingConfig):
         chunk_size: Most texts whose activations are held at a time; they are computed twice, which
             changes no gradient. Default: all are held.
         pass_tokens: Tokens that pass through the Transformer together, padding included; texts of
-            like length do, and no result depends on it. Default: 1024 on cpu, 65536 on a GPU.
+            like length do, and no result depends on it. Default: 4096 on cpu, 65536 on a GPU.
         positive: first of a question's, or random.
         hard_negatives: Of each question, beside the other questions' passages.
         negative: first of a question's hard negatives, or random.

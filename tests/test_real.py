@@ -2,10 +2,13 @@
 
 import gzip
 import json
+import subprocess
+import sys
 
 import pytest
 
 from benchmarks.check import SAME, CheckConfig, run
+from ccpretrieve.retrieval.runfile import read_run
 
 PASSAGES = 24  # of each language; the whole collection is for `python -m benchmarks.check`
 LANGUAGES = ("en", "th")
@@ -51,3 +54,41 @@ def test_scores_across_languages_equal_an_independent_computation(part, real_enc
     comparison = run(config)
     assert comparison.furthest <= SAME
     assert all(row["mrr@100"] > 0.7 for row in comparison.ways["ours"].values())
+
+
+#: Pyserini's own command, on the Java that ours finds; Thai needs one with the module of its rules.
+PYSERINI = """
+import runpy, sys
+from ccpretrieve.retrieval.lexical import start_java
+start_java()
+sys.argv = ["pyserini.search.lucene", *sys.argv[1:]]
+runpy.run_module("pyserini.search.lucene", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_bm25_is_pyserinis_own_run_of_the_same_index(code, part, tmp_path):
+    def call(*words):
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    corpus = str(part / code)
+    call("-m", "ccpretrieve.index", "--lexical", "--corpus", corpus)
+    ours, theirs = tmp_path / "ours.trec", tmp_path / "theirs.trec"
+    call("-m", "ccpretrieve.search", "--corpus", corpus, "--tag", "bm25", "--output", str(ours))
+    asked = {
+        **{
+            "--index": str(next((tmp_path / "indexes").iterdir())),
+            "--topics": f"{corpus}/topic.test.tsv",
+        },
+        **{"--language": code, "--hits": "100", "--output": str(theirs)},
+    }
+    call("-c", PYSERINI, *(word for pair in asked.items() for word in pair))
+    mine, expected = read_run(ours), read_run(theirs)
+    assert sum(map(len, expected.values())) > len(expected) > 20
+    for topic, hits in expected.items():
+        assert mine[topic].keys() == hits.keys()
+        for docid, score in hits.items():
+            assert mine[topic][docid] == pytest.approx(score, abs=1e-5)

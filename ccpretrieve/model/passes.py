@@ -74,3 +74,13 @@ def passes(
             rows = rows.to(ids.device)
             cut = {name: value[rows, :width] for name, value in more.items()}
             yield Pass(rows, ids[rows, :width], mask[rows, :width], cut, table)
+
+
+def pass_tokens(device: torch.device, on_cpu: int) -> int:
+    """Tokens of a pass where none are asked for.
+
+    Args:
+        device: Where it runs.
+        on_cpu: What is fastest on CPUs: longer texts want more.
+    """
+    return on_cpu if device.type == "cpu" else 1 << 16

@@ -23,7 +23,7 @@ from ccpretrieve.data.batches import CCP, Batch, Batcher
 from ccpretrieve.model.encoder import choose_device
 from ccpretrieve.model.losses import ContrastiveLoss, ccp_loss, mlm_loss, same_sentence
 from ccpretrieve.model.memory_bank import MemoryBank, entering
-from ccpretrieve.model.passes import Pass, passes
+from ccpretrieve.model.passes import Pass, pass_tokens, passes
 from ccpretrieve.model.pooling import pool
 from ccpretrieve.model.projection import Projection
 from ccpretrieve.model.trainable import Trainable
@@ -193,7 +193,7 @@ class CcpObjective(Objective):
             groups=config.head_groups,
         )
         self.module = CcpModule(
-            start, projection, pooling, pass_tokens(config.pass_tokens, processes.device)
+            start, projection, pooling, config.pass_tokens or pass_tokens(processes.device, 1024)
         )
         self.bank = memory_bank(config, projection.output, processes.device)
         self._generator = torch.Generator().manual_seed(config.seed)
@@ -345,11 +345,6 @@ def memory_bank(config: PretrainConfig, width: int, device: torch.device) -> Mem
         dtype=getattr(torch, config.bank_dtype),
         device=choose_device(config.bank_device) if config.bank_device else device,
     )
-
-
-def pass_tokens(asked: int | None, device: torch.device) -> int:
-    """What is asked for, else what fills a CPU's caches, or a GPU."""
-    return asked or (1024 if device.type == "cpu" else 1 << 16)
 
 
 def _detached(result: ContrastiveLoss) -> ContrastiveLoss:

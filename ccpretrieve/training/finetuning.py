@@ -11,10 +11,10 @@ import torch
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.model import trainable
 from ccpretrieve.model.checkpoint import PASSAGE, QUERY, default_encoder, locate, tower
+from ccpretrieve.model.passes import pass_tokens
 from ccpretrieve.model.settings import EncoderSettings, read_settings
 from ccpretrieve.retrieval.store import differences
 from ccpretrieve.training import dpr_preparation as preparation
-from ccpretrieve.training.ccp import pass_tokens
 from ccpretrieve.training.dpr import DPR, DprModule, DprObjective
 from ccpretrieve.training.export import Part, export
 from ccpretrieve.training.process import Processes
@@ -67,7 +67,7 @@ class Finetuning(Work[FinetuneConfig]):
             query,
             passage,
             self.settings.pooling,
-            pass_tokens(config.pass_tokens, processes.device),
+            config.pass_tokens or pass_tokens(processes.device, 4096),
             config.chunk_size,
         )
         if config.compile:
