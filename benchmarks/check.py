@@ -21,13 +21,14 @@ from typing import Annotated, Any
 from benchmarks.table import grid
 from ccpretrieve import encode, search
 from ccpretrieve.commandline import command
-from ccpretrieve.config import Config, EncodeConfig, Many, SearchConfig
+from ccpretrieve.config import Config, EncodeConfig, Many
 from ccpretrieve.data.folder import FolderCorpus
 from ccpretrieve.data.records import Qrels
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, make_directory
 from ccpretrieve.retrieval.metrics import score
 from ccpretrieve.retrieval.runfile import Run, read_run
+from ccpretrieve.search_config import SearchConfig
 
 METRICS = ("mrr@100", "recall@100", "ndcg@10")
 HITS = 100

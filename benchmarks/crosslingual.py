@@ -17,9 +17,10 @@ from typing import Annotated, Any
 
 from benchmarks.table import grid
 from ccpretrieve.commandline import command
-from ccpretrieve.config import POOLINGS, Config, EncodeConfig, Many, SearchConfig, one_of
+from ccpretrieve.config import POOLINGS, Config, EncodeConfig, Many, one_of
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import make_directory
+from ccpretrieve.search_config import SearchConfig
 
 logger = logging.getLogger("ccpretrieve.benchmarks.crosslingual")
 

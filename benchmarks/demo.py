@@ -18,7 +18,7 @@ from typing import Annotated
 
 from ccpretrieve import encode, evaluate, search
 from ccpretrieve.commandline import command
-from ccpretrieve.config import Config, EncodeConfig, EvaluateConfig, Many, SearchConfig
+from ccpretrieve.config import Config, EncodeConfig, EvaluateConfig, Many
 from ccpretrieve.data.languages import language
 from ccpretrieve.data.records import Topic
 from ccpretrieve.data.registry import open_corpus, table
@@ -27,6 +27,7 @@ from ccpretrieve.files import PARTIAL, finish, only_writer
 from ccpretrieve.retrieval import names
 from ccpretrieve.retrieval.metrics import parse_metrics
 from ccpretrieve.retrieval.scoretable import Row, ScoreTable
+from ccpretrieve.search_config import SearchConfig
 
 logger = logging.getLogger("ccpretrieve.benchmarks.demo")
 

@@ -25,12 +25,13 @@ from typing import Annotated, Any
 from benchmarks.parts import claim
 from benchmarks.table import grid
 from ccpretrieve.commandline import command
-from ccpretrieve.config import Config, EncodeConfig, Many, SearchConfig, at_least
+from ccpretrieve.config import Config, EncodeConfig, Many, at_least
 from ccpretrieve.data.folder import FolderCorpus
 from ccpretrieve.errors import UserError
 from ccpretrieve.files import atomic, make_directory, read_json, write_json
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.mine_config import MineConfig
+from ccpretrieve.search_config import SearchConfig
 
 logger = logging.getLogger("ccpretrieve.benchmarks.jaquad")
 

@@ -14,20 +14,23 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from benchmarks.mrtydi_report import METRICS, Measured, Report
 from benchmarks.systems import BM25, DENSE, HYBRID, SYSTEMS, Setup
 from benchmarks.table import read_published
-from ccpretrieve import encode
 from ccpretrieve.commandline import command
-from ccpretrieve.config import FORMATS, FUSIONS, MINMAX, RRF, DataConfig, Many, Switch, one_of
+from ccpretrieve.config import FORMATS, EncoderConfig, Many, Switch, one_of
 from ccpretrieve.data.languages import guess, language
-from ccpretrieve.data.registry import open_corpus, table
+from ccpretrieve.data.registry import table
 from ccpretrieve.errors import UserError, unknown
 from ccpretrieve.retrieval import bm25, fusion, names
 from ccpretrieve.retrieval.runfile import read_run
 from ccpretrieve.retrieval.significance import compare
+from ccpretrieve.search_config import FUSIONS, MINMAX, RRF
+
+if TYPE_CHECKING:
+    from ccpretrieve.model.encoder import Encoder
 
 logger = logging.getLogger("ccpretrieve.benchmarks.mrtydi")
 
@@ -35,7 +38,7 @@ FAMILY = "mrtydi"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MrTydiConfig(DataConfig):
+class MrTydiConfig(EncoderConfig):
     """Encode, search and score languages of Mr.TyDi, beside published scores.
 
     Attributes:
@@ -50,17 +53,6 @@ class MrTydiConfig(DataConfig):
         tune: Choose the weight on another split, such as dev, or on halves: each half of the
             questions gets the weight that is best for the other.
         tag: Name of the row and last part of file names. Default: made from the encoder's name.
-        pooling: As in `encode`, like all that follow up to dtype.
-        layer: Hidden states to pool.
-        normalize: Scale vectors to unit length.
-        max_length: Tokens kept of a query or passage.
-        query_prefix: Put before every query.
-        passage_prefix: Put before every passage.
-        title: pair, join or drop.
-        similarity: dot or cosine.
-        batch_tokens: Tokens of a forward pass, padding included.
-        device: Any torch device.
-        dtype: float32, bfloat16 or float16.
         format: text, markdown, latex, html or json.
         dry_run: Say what encoding would take, and do nothing.
     """
@@ -74,17 +66,6 @@ class MrTydiConfig(DataConfig):
     weight: float | None = None
     tune: str | None = None
     tag: str | None = None
-    pooling: str | None = None
-    layer: int | None = None
-    normalize: bool | None = None
-    max_length: int | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    title: str | None = None
-    similarity: str | None = None
-    batch_tokens: int | None = None
-    device: str | None = None
-    dtype: str | None = None
     format: str = "text"
     dry_run: Annotated[bool, Switch] = False
 
@@ -112,14 +93,14 @@ def run(config: MrTydiConfig) -> Report | str:
     Raises:
         UserError: If a language, the encoder or the settings cannot be used.
     """
-    sources = find_sources(config)
+    sources = setups(config)
     expected = estimated(config, sources)
     if config.dry_run:
         return expected
     logger.info("%s", expected)
     measured: dict[str, dict[str, Measured]] = {row: {} for row in rows(config)}
-    for code, source in sources.items():
-        for row, reached in measure(config, source).items():
+    for code, made in sources.items():
+        for row, reached in measure(config, made).items():
             measured[row][code] = reached
             shown = ", ".join(f"{name} {value:.4f}" for name, value in reached.scores.items())
             logger.info("%s, %s: %s", row, code, shown)
@@ -179,24 +160,26 @@ def rows(config: MrTydiConfig) -> dict[str, tuple[str, str]]:
     return dict(found)
 
 
-def setup(config: MrTydiConfig, source: str) -> Setup:
-    """How one language is encoded and searched."""
-    return Setup(
-        corpus=source,
-        split=config.split,
-        settings={name: getattr(config, name) for name in encode.SETTINGS},
-        machine={name: getattr(config, name) for name in ("batch_tokens", "device", "dtype")},
-        data_dir=config.data_dir,
-        fusion=config.fusion,
-        weight=config.weight,
-        tune=config.tune,
-        quiet=config.quiet,
-    )
+def setups(config: MrTydiConfig) -> dict[str, Setup]:
+    """Language code -> how it is encoded and searched; all with the same open encoders."""
+    encoders: dict[str, Encoder] = {}
+    return {
+        code: Setup(
+            corpus=source,
+            split=config.split,
+            settings=config,
+            fusion=config.fusion,
+            weight=config.weight,
+            tune=config.tune,
+            encoders=encoders,
+        )
+        for code, source in find_sources(config).items()
+    }
 
 
-def measure(config: MrTydiConfig, source: str) -> dict[str, Measured]:
+def measure(config: MrTydiConfig, made: Setup) -> dict[str, Measured]:
     """All systems in one language, as far as that is not done: row -> what it reached."""
-    made, searched = setup(config, source), {}
+    searched = {}
     for row, (system, encoder) in rows(config).items():
         tag = config.tag or names.tag_of(encoder)
         if system == BM25:
@@ -204,7 +187,7 @@ def measure(config: MrTydiConfig, source: str) -> dict[str, Measured]:
         else:
             searched[row] = (made.dense if system == DENSE else made.hybrid)(encoder, tag)
     runs = {row: read_run(each.run) for row, each in searched.items()}
-    compared = compare(made.opened().qrels(config.split), runs, tuple(METRICS))
+    compared = compare(made.opened.qrels(config.split), runs, tuple(METRICS))
     return {
         row: Measured(
             scores.mean,
@@ -217,22 +200,23 @@ def measure(config: MrTydiConfig, source: str) -> dict[str, Measured]:
     }
 
 
-def estimated(config: MrTydiConfig, sources: Mapping[str, str]) -> str:
+def estimated(config: MrTydiConfig, sources: Mapping[str, Setup]) -> str:
     """What encoding will take, a line a language and encoder that has no index yet."""
-    from benchmarks.estimates import estimate, total
-    from ccpretrieve.model.encoder import Encoder
+    from benchmarks.estimates import expect, total
+
+    def left(tag: str) -> list[Setup]:
+        each = sources.values()
+        return [made for made in each if not names.index_folder(made.opened.name, tag).is_dir()]
 
     found = []
     for encoder in dict.fromkeys(encoder for _, encoder in rows(config).values() if encoder):
         tag = config.tag or names.tag_of(encoder)
-        corpora = [open_corpus(source, config.data_dir) for source in sources.values()]
-        left = [each for each in corpora if not names.index_folder(each.name, tag).is_dir()]
-        if left:
-            made = setup(config, "")
-            opened = Encoder.load(encoder, **made.settings, **made.machine)
-            found += [estimate(corpus, opened) for corpus in left]
-    lines = [str(one) for one in found]
-    return "\n".join([*lines, total(found)]) if found else "nothing is left to encode"
+        found += [expect(made, encoder, tag) for made in left(tag)]
+    lines = [*map(str, found), total(found) if found else "nothing is left to encode"]
+    if DENSE not in config.systems or len(config.systems) > 1:
+        words = [made.opened.name for made in left(bm25.TAG)]
+        lines += [f"BM25 indexes that are left to make: {', '.join(words)}"] if words else []
+    return "\n".join(lines)
 
 
 def difference(code: str, split: str, passages: int, topics: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 
 from benchmarks.table import Published, beside, read_published
 from ccpretrieve.retrieval import bm25
+from ccpretrieve.retrieval.scoretable import ScoreTable
 
 #: Metric -> its label and the files of published scores, without their origin.
 METRICS = {
@@ -62,26 +63,34 @@ class Report:
     def __str__(self) -> str:
         if self.form == "json":
             return json.dumps(self.as_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        parts, last = [], list(METRICS)[-1]
+        return "\n\n".join(table.render(self.form) for table in self.tables())
+
+    def tables(self) -> list[ScoreTable]:
+        """One for each metric, the notes below the last."""
+        tables = []
         for metric, (label, files) in METRICS.items():
             published: dict[str, Published] = {}
             if not self.differences:
                 published = {who: read_published(f"{files}-{end}") for who, end in ORIGINS.items()}
-            shown = beside(
-                published, self.scores(metric), self.languages, label, self._marks(metric)
-            )
-            if metric == last:
-                shown = replace(shown, notes=[*shown.notes, *self.notes()])
-            parts.append(shown.render(self.form))
-        return "\n\n".join(parts)
+            scores, marks = self.scores(metric), self._marks(metric)
+            tables.append(beside(published, scores, self.languages, label, marks))
+        last = tables[-1]
+        return [*tables[:-1], replace(last, notes=[*last.notes, *self.notes()])]
 
     def as_dict(self) -> dict[str, object]:
-        """Everything, as JSON holds it."""
+        """Everything, as JSON holds it: the tables, and what only JSON has room for."""
+        shown = self.tables()
+        tables = {table.corner: json.loads(table.render("json")) for table in shown}
         measured = {
             row: {code: asdict(reached) for code, reached in of_row.items()}
             for row, of_row in self.measured.items()
         }
-        return {"languages": self.languages, "measured": measured, "notes": self.notes()}
+        return {
+            **tables,
+            "languages": self.languages,
+            "measured": measured,
+            "notes": [note for table in shown for note in table.notes],
+        }
 
     def _marks(self, metric: str) -> dict[str, dict[str, str]]:
         """Row -> language -> mark."""

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ccpretrieve.config import SearchConfig
 from ccpretrieve.data.records import Topic
 from ccpretrieve.errors import unknown
 from ccpretrieve.retrieval.faiss_index import DOCID, INDEX, Index
 from ccpretrieve.retrieval.runfile import read_run
+from ccpretrieve.search_config import SearchConfig
 
 BARE = "faiss"
 Batches = Sequence[NDArray[np.float32]]

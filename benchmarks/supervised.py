@@ -13,7 +13,6 @@ takes. The paper says little of this setting: rates and sizes are those of its z
 fine-tuning.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ from ccpretrieve.files import read_json
 from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.mine_config import MineConfig
 from ccpretrieve.training_config import KEPT
-
-logger = logging.getLogger("ccpretrieve.benchmarks.supervised")
 
 #: Settings that decide neither what is mined nor what is learned.
 FREE = ("quiet", "work", "format", "systems", "max_minutes", "tune")

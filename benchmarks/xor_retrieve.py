@@ -17,12 +17,20 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from benchmarks.table import Published, beside, read_published
 from ccpretrieve import encode, search
 from ccpretrieve.commandline import command
-from ccpretrieve.config import FORMATS, DataConfig, EncodeConfig, Many, SearchConfig, one_of
+from ccpretrieve.config import (
+    FORMATS,
+    DataConfig,
+    EncodeConfig,
+    EncoderConfig,
+    Many,
+    flag_of,
+    one_of,
+)
 from ccpretrieve.data.corpus import Corpus
 from ccpretrieve.data.languages import language
 from ccpretrieve.data.readers import read_answers, read_topics
@@ -35,6 +43,7 @@ from ccpretrieve.retrieval.metrics import MISSING, AnswerRecall, Key, answer_rec
 from ccpretrieve.retrieval.runfile import digest, is_made_by, ordered, read_run
 from ccpretrieve.retrieval.scoretable import ScoreTable
 from ccpretrieve.retrieval.submission import Prediction, read_submission, write_submission
+from ccpretrieve.search_config import SearchConfig
 
 logger = logging.getLogger("ccpretrieve.benchmarks.xor_retrieve")
 
@@ -48,31 +57,21 @@ SHOWN = 3  # questions named in a note
 
 
 @dataclass(frozen=True, kw_only=True)
-class XorRetrieveConfig(DataConfig):
+class XorRetrieveConfig(EncoderConfig):
     """Encode English passages, search them with questions in many languages, score the answers.
 
     Attributes:
         data: File of questions with answers, or folder of files xor_<split>_*.jsonl. Default: those
             of xor-retrieve, as `python -m ccpretrieve.corpora xor-retrieve` lists them.
-        passages: Corpus that is searched: a name, a folder or a file.
-        languages: Codes or names of languages of questions. Default: all there are.
+        passages: Corpus searched, or the one --predictions are of: a name, a folder or a file.
+        languages: Codes or names of languages of questions, which then are part of file names.
+            Default: all there are.
         encoder: Checkpoint directories or hub names, a row each. Default: CCPRETRIEVE_ENCODER.
         predictions: Score this submission file and search nothing.
         missing: A question without a prediction is a miss, or left out (official).
         split: train, dev or test; published scores are of dev, and test has no public answers.
         tag: Name of the row and last part of file names. Default: made from the encoder's name.
-        pooling: As in `encode`, like all that follow up to dtype.
-        layer: Hidden states to pool.
-        normalize: Scale vectors to unit length.
-        max_length: Tokens kept of a query or passage.
-        query_prefix: Put before every query.
-        passage_prefix: Put before every passage.
-        title: pair, join or drop.
-        similarity: dot or cosine.
         calibration: Per-language shift, scale and rotation to apply.
-        batch_tokens: Tokens of a forward pass, padding included.
-        device: Any torch device.
-        dtype: float32, bfloat16 or float16.
         format: text, json, markdown, latex or html.
     """
 
@@ -84,18 +83,7 @@ class XorRetrieveConfig(DataConfig):
     missing: str = "miss"
     split: str = PUBLISHED_SPLIT
     tag: str | None = None
-    pooling: str | None = None
-    layer: int | None = None
-    normalize: bool | None = None
-    max_length: int | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    title: str | None = None
-    similarity: str | None = None
     calibration: Path | None = None
-    batch_tokens: int | None = None
-    device: str | None = None
-    dtype: str | None = None
     format: str = "text"
 
     def __post_init__(self) -> None:
@@ -104,13 +92,24 @@ class XorRetrieveConfig(DataConfig):
         one_of("missing", self.missing, MISSING)
         if self.tag is not None and len(self.encoder) > 1:
             raise UserError("--tag names one row; give one --encoder with it")
-        if self.predictions is not None and self.encoder:
-            raise UserError("give --predictions or --encoder: predictions are scored as they are")
+        if self.predictions is not None:
+            self._refuse_idle()
+
+    def _refuse_idle(self) -> None:
+        """Fail on settings of encoding and searching where a file is scored."""
+        common = {each.name for each in dataclasses.fields(DataConfig)}
+        idle = {each.name for each in dataclasses.fields(EncoderConfig)} - common
+        for setting in dataclasses.fields(self):
+            given = getattr(self, setting.name) != setting.default
+            if given and setting.name in {*idle, "encoder", "calibration"}:
+                flag = flag_of(setting.name)
+                raise UserError(f"--{flag}: not with --predictions, which are scored as they are")
 
     @property
     def name(self) -> str:
-        """Of the questions, in file names."""
-        return NAME if self.data is None else slug(self.data.resolve().name.removesuffix(".jsonl"))
+        """Of the questions, in file names; those of a choice of languages name them."""
+        stem = NAME if self.data is None else self.data.resolve().name.removesuffix(".jsonl")
+        return slug("-".join([stem, *sorted({language(each).code for each in self.languages})]))
 
 
 @dataclass(frozen=True)
@@ -295,14 +294,17 @@ def predict(
     config: XorRetrieveConfig, encoder: str, tag: str, questions: Sequence[Question]
 ) -> list[Prediction]:
     """Encode and search, as far as that is not done, and look up what was found."""
-    shared: dict[str, Any] = {"data_dir": config.data_dir, "quiet": config.quiet}
-    machine = {name: getattr(config, name) for name in ("batch_tokens", "device", "dtype")}
-    settings = {name: getattr(config, name) for name in (*encode.SETTINGS, "calibration")}
+    shared = config.shared()
     index = encode.run(
         EncodeConfig(
-            corpus=config.passages, encoder=encoder, tag=tag, **settings, **machine, **shared
+            corpus=config.passages,
+            encoder=encoder,
+            tag=tag,
+            calibration=config.calibration,
+            **shared,
         )
     )
+    of_search = ("batch_tokens", "device", "dtype", "data_dir", "quiet")
     topics = f"{config.name}.{config.split}"
     wanted = SearchConfig(
         topics=str(names.RUNS / f"{topics}.{tag}.topics.jsonl"),
@@ -311,8 +313,7 @@ def predict(
         hits=DEPTH,
         output=names.run_file(topics, tag),
         tag=tag,
-        **machine,
-        **shared,
+        **{name: shared[name] for name in of_search},
     )
     path = searched(wanted, [_topic(question) for question in questions])
     ranking = {

@@ -21,7 +21,6 @@ POOLINGS = ("cls", "mean")
 TITLES = ("pair", "join", "drop")
 SIMILARITIES = ("dot", "cosine")
 DTYPES = ("float32", "bfloat16", "float16")
-RRF, MINMAX, ZSCORE, ALPHA = FUSIONS = ("rrf", "minmax", "zscore", "alpha")
 FORMATS = ("text", "json", "markdown", "latex", "html")
 MOST_IN_A_SHARD = 10_000_000
 ON_DUPLICATE = ("error", "first")
@@ -137,13 +136,10 @@ class DataConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncodeConfig(DataConfig):
-    """Encode a corpus and build its index.
+class EncoderConfig(DataConfig):
+    """What every command has that encodes a corpus.
 
     Attributes:
-        corpus: A name that `python -m ccpretrieve.corpora` lists, or a folder or file of passages.
-        encoder: Checkpoint directory or hub name. Default: CCPRETRIEVE_ENCODER.
-        output: Folder of the index. Default: indexes/<corpus>.<tag>.
         pooling: cls or mean. Default: the checkpoint's.
         layer: Hidden states to pool: 0 the embeddings, -1 the last. Default: the checkpoint's.
         normalize: Scale vectors to unit length. Default: the checkpoint's.
@@ -152,24 +148,12 @@ class EncodeConfig(DataConfig):
         passage_prefix: Put before every passage. Default: the checkpoint's.
         title: pair (two segments), join (title, space, text) or drop. Default: the checkpoint's.
         similarity: dot or cosine (dot of unit vectors). Default: the checkpoint's.
-        calibration: Per-language shift, scale and rotation to apply. Default: the checkpoint's.
-        lang: Language of the passages, for the calibration; a passage's own `lang` field wins.
-            Default: the corpus' own.
-        tag: Last part of the index' name. Default: made from the encoder's name.
         batch_tokens: Tokens of a forward pass, padding included; no result depends on it.
             Default: 1024 on cpu, 16384 on a GPU.
-        shard_size: Passages per shard, which is also how many are sorted by length together.
         device: Any torch device. Default: cuda where there is one, else cpu.
         dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
-        shard_id: This machine's number, from 0, when several encode one corpus.
-        shard_num: How many machines encode the corpus; `index --embeddings` merges their folders.
-        on_duplicate: error, or first to keep the first passage of each id and count the rest.
-        dry_run: Count passages, estimate memory and disk, and encode nothing.
     """
 
-    corpus: str
-    encoder: str | None = None
-    output: Path | None = None
     pooling: str | None = None
     layer: int | None = None
     normalize: bool | None = None
@@ -178,13 +162,53 @@ class EncodeConfig(DataConfig):
     passage_prefix: str | None = None
     title: str | None = None
     similarity: str | None = None
+    batch_tokens: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("pooling", self.pooling, POOLINGS)
+        one_of("title", self.title, TITLES)
+        one_of("similarity", self.similarity, SIMILARITIES)
+        one_of("dtype", self.dtype, DTYPES)
+        a_device(self.device)
+        at_least("--max-length", self.max_length, 4)
+        at_least("--batch-tokens", self.batch_tokens, 1)
+        if self.similarity == "cosine" and self.normalize is False:
+            raise UserError("--similarity cosine needs unit vectors; leave --no-normalize out")
+
+    def shared(self) -> dict[str, Any]:
+        """These settings by name, without those of the one command, to hand on to another."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(EncoderConfig)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeConfig(EncoderConfig):
+    """Encode a corpus and build its index.
+
+    Attributes:
+        corpus: A name that `python -m ccpretrieve.corpora` lists, or a folder or file of passages.
+        encoder: Checkpoint directory or hub name. Default: CCPRETRIEVE_ENCODER.
+        output: Folder of the index. Default: indexes/<corpus>.<tag>.
+        calibration: Per-language shift, scale and rotation to apply. Default: the checkpoint's.
+        lang: Language of the passages, for the calibration; a passage's own `lang` field wins.
+            Default: the corpus' own.
+        tag: Last part of the index' name. Default: made from the encoder's name.
+        shard_size: Passages per shard, which is also how many are sorted by length together.
+        shard_id: This machine's number, from 0, when several encode one corpus.
+        shard_num: How many machines encode the corpus; `index --embeddings` merges their folders.
+        on_duplicate: error, or first to keep the first passage of each id and count the rest.
+        dry_run: Count passages, estimate time, memory and disk, and write nothing.
+    """
+
+    corpus: str
+    encoder: str | None = None
+    output: Path | None = None
     calibration: Path | None = None
     lang: str | None = None
     tag: str | None = None
-    batch_tokens: int | None = None
     shard_size: int = 8192
-    device: str | None = None
-    dtype: str | None = None
     shard_id: int = 0
     shard_num: int = 1
     on_duplicate: str = "error"
@@ -194,14 +218,7 @@ class EncodeConfig(DataConfig):
         super().__post_init__()
         if not self.corpus.strip():
             raise UserError("--corpus is empty; give a name, a folder or a file")
-        one_of("pooling", self.pooling, POOLINGS)
-        one_of("title", self.title, TITLES)
-        one_of("similarity", self.similarity, SIMILARITIES)
-        one_of("dtype", self.dtype, DTYPES)
         one_of("on-duplicate", self.on_duplicate, ON_DUPLICATE)
-        a_device(self.device)
-        at_least("--max-length", self.max_length, 4)
-        at_least("--batch-tokens", self.batch_tokens, 1)
         at_least("--shard-size", self.shard_size, 1)
         if self.shard_size > MOST_IN_A_SHARD:
             raise UserError(f"--shard-size can be {MOST_IN_A_SHARD} at most, got {self.shard_size}")
@@ -211,8 +228,6 @@ class EncodeConfig(DataConfig):
                 f"--shard-id must be from 0 to {self.shard_num - 1} with --shard-num "
                 f"{self.shard_num}, got {self.shard_id}"
             )
-        if self.similarity == "cosine" and self.normalize is False:
-            raise UserError("--similarity cosine needs unit vectors; leave --no-normalize out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,89 +273,6 @@ class IndexConfig(DataConfig):
         at_least("--threads", self.threads, 1)
         at_least("--queries", self.queries, 0)
         at_least("--seed", self.seed, 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchConfig(DataConfig):
-    """Search an index: a whole set of topics into a TREC run, or a question typed on the line.
-
-    Attributes:
-        question: A question; its best passages are printed. Without one, topics are searched.
-        corpus: Name or folder of the corpus; finds the index and, with --split, the topics.
-        split: Which of the corpus' topics: train, dev or test. Default: test.
-        index: Folder of the index. Default: the one index of --corpus in indexes/.
-        topics: File of `id<TAB>question` lines, or a name such as mrtydi-ja (with --split).
-        encoder: Checkpoint, if it is not where the index says or the index names none.
-        calibration: Calibration file, if it is not where the index says.
-        hits: Passages per question. Default: 100 for topics, 5 for a typed question.
-        output: Run file. Default: runs/<topics>.<tag>.trec.
-        tag: Last column of the run, and which of several indexes of --corpus. Default: the index'.
-        lang: Language of the questions, for the calibration; a question's own `lang` field wins.
-            Default: the topics' own.
-        batch_tokens: Tokens of a forward pass, padding included. Default: 1024 on cpu, 16384 on
-            a GPU.
-        device: Any torch device. Default: cuda where there is one, else cpu.
-        dtype: float32, bfloat16 or float16. Default: float32 on cpu, bfloat16 on a GPU.
-        hybrid: Fuse with BM25: bm25 (indexes/<corpus>.bm25), the folder of another such index, or
-            the name of one that Pyserini downloads, such as mrtydi-v1.1-japanese.
-        fusion: rrf, minmax, zscore (weighted sums) or alpha (dense + alpha * BM25). Default: rrf.
-        weight: Share of the dense scores, 0 to 1; for alpha, what BM25's are multiplied with.
-            Default: 0.5; for alpha, 0.1.
-        tune_split: Choose the weight that is best for the judged topics of this split.
-        k1: How fast a repeated word counts less in BM25. Default: 0.9, as Pyserini has it.
-        b: How much the length of a passage counts in BM25, 0 to 1. Default: 0.4, as Pyserini.
-    """
-
-    question: str | None = field(default=None, kw_only=False)
-    corpus: str | None = None
-    split: str | None = None
-    index: Path | None = None
-    topics: str | None = None
-    encoder: str | None = None
-    calibration: Path | None = None
-    hits: int | None = None
-    output: Path | None = None
-    tag: str | None = None
-    lang: str | None = None
-    batch_tokens: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    hybrid: str | None = None
-    fusion: str | None = None
-    weight: float | None = None
-    tune_split: str | None = None
-    k1: float | None = None
-    b: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.question is not None and not self.question.strip():
-            raise UserError("the question is empty")
-        super().__post_init__()
-        one_of("dtype", self.dtype, DTYPES)
-        a_device(self.device)
-        at_least("--hits", self.hits, 1)
-        at_least("--batch-tokens", self.batch_tokens, 1)
-        if self.question is not None and self.topics is not None:
-            raise UserError("give a question or --topics, not both")
-        if self.question is not None or (self.topics is None and self.corpus is None):
-            for name in ("split", "output", "tune_split"):
-                if (value := getattr(self, name)) is not None:
-                    flag = f"--{flag_of(name)} {value}"
-                    raise UserError(f"{flag}: goes with topics (--corpus or --topics) only")
-        self._check_fusion()
-
-    def _check_fusion(self) -> None:
-        for name in ("fusion", "weight", "tune_split"):
-            if (value := getattr(self, name)) is not None and self.hybrid is None:
-                raise UserError(f"--{flag_of(name)} {value}: goes with --hybrid")
-            if (self.fusion or RRF) == RRF and name != "fusion" and value is not None:
-                raise UserError(f"--{flag_of(name)} {value}: rrf has no weight; choose a --fusion")
-        one_of("fusion", self.fusion, FUSIONS)
-        between("--weight", self.weight, math.inf if self.fusion == ALPHA else 1)
-        if self.tune_split is not None and self.weight is not None:
-            raise UserError("--tune-split chooses the weight; leave --weight out")
-        between("--k1", self.k1, math.inf)
-        between("--b", self.b, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ SETTINGS = (
     *("pooling", "layer", "normalize", "max_length", "query_prefix", "passage_prefix"),
     *("title", "similarity"),
 )
+TIMED = 64  # passages that are encoded to see how long all will take
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,15 @@ class Job:
         }
 
 
-def run(config: EncodeConfig) -> Path | str:
+def run(
+    config: EncodeConfig, encoder: "Encoder | None" = None, census: Census | None = None
+) -> Path | str:
     """Encode ``config.corpus``.
+
+    Args:
+        config: What and how.
+        encoder: The encoder of ``config``, for who has it open; None to load it.
+        census: Of the corpus, for who has taken it as ``config`` says; None to take it.
 
     Returns:
         The folder of the index; with ``dry_run`` the estimate as text.
@@ -82,14 +90,14 @@ def run(config: EncodeConfig) -> Path | str:
         UserError: If corpus, encoder or settings cannot be used, or what is at the output was made
             from others.
     """
-    job = _prepare(config)
+    job = _prepare(config, encoder)
     _check_place(job.output)  # before the corpus is read
-    census = take_census(job.corpus, on_duplicate=config.on_duplicate)
+    census = census or take_census(job.corpus, on_duplicate=config.on_duplicate)
     logger.info(_describe(job, census))
     if job.output.exists():
         return _already_there(job, census)
     if config.dry_run:
-        return estimate(job, census)
+        return _estimated(job, census)
     partial = job.output.with_name(job.output.name + PARTIAL)
     with only_writer(partial, "encoding"):
         if job.output.exists():  # another process finished it meanwhile
@@ -110,11 +118,27 @@ def run(config: EncodeConfig) -> Path | str:
     return job.output
 
 
-def _prepare(config: EncodeConfig) -> Job:
+def _prepare(config: EncodeConfig, encoder: "Encoder | None") -> Job:
+    corpus = open_corpus(config.corpus, config.data_dir)
+    if encoder is None:
+        encoder = load_encoder(config)
+        encoder.load_passages()  # what is wrong with the weights is said before the corpus is read
+    spoken = language(config.lang).code if config.lang else corpus.language
+    tag = names.check_tag(config.tag or names.tag_of(encoder.name))
+    part = (config.shard_id, config.shard_num)
+    output = config.output or names.index_folder(corpus.name, tag, part)
+    return Job(config, corpus, encoder, spoken, output)
+
+
+def load_encoder(config: EncodeConfig) -> "Encoder":
+    """The encoder that a corpus is to be encoded with; its weights are read on first use.
+
+    Raises:
+        UserError: If there is none, or its settings cannot be had.
+    """
     from ccpretrieve.model.encoder import Encoder  # torch: only when there is work to do
 
-    corpus = open_corpus(config.corpus, config.data_dir)
-    encoder = Encoder.load(
+    return Encoder.load(
         config.encoder,
         device=config.device,
         dtype=config.dtype,
@@ -122,12 +146,6 @@ def _prepare(config: EncodeConfig) -> Job:
         calibration=config.calibration,
         **{name: getattr(config, name) for name in SETTINGS},
     )
-    encoder.load_passages()  # what is wrong with the weights is said before the corpus is read
-    spoken = language(config.lang).code if config.lang else corpus.language
-    tag = names.check_tag(config.tag or names.tag_of(encoder.name))
-    part = (config.shard_id, config.shard_num)
-    output = config.output or names.index_folder(corpus.name, tag, part)
-    return Job(config, corpus, encoder, spoken, output)
 
 
 def _check_place(output: Path) -> None:
@@ -231,24 +249,80 @@ def _blocks(job: Job, census: Census) -> Iterator[tuple[int, list[Passage]]]:
         yield number, block
 
 
-def estimate(job: Job, census: Census) -> str:
-    """What encoding would take, from the census and a sample of its passages."""
-    dim = job.encoder.dim
-    share = 1 / job.config.shard_num
-    tokens = [len(item.ids) for item in job.encoder.tokenize_passages(census.sample)]
-    vectors = census.passages * dim * 4 * share
-    text = sum(len(f"{p.title}{p.text}".encode()) for p in census.sample)
-    sampled = sum(len(p.title) + len(p.text) for p in census.sample)
-    stored = 1.2 * census.characters * text / max(1, sampled) * share  # UTF-8, and JSON around it
-    disk = (2 if job.config.shard_num == 1 else 1) * vectors + stored  # shards, and an index
-    memory = job.encoder.memory() + job.config.shard_size * (dim * 4 + 4000)
+@dataclass(frozen=True)
+class Estimate:
+    """What encoding a collection, or a machine's part of it, will take.
+
+    Attributes:
+        tokens: To be encoded.
+        seconds: Of encoding, as fast as a sample was.
+        vectors: Bytes of them, which an exact search reads.
+        disk: Bytes.
+        memory: Bytes, of encoding, whatever the size.
+    """
+
+    tokens: float
+    seconds: float
+    vectors: float
+    disk: float
+    memory: float
+
+    @property
+    def duration(self) -> str:
+        """The time in words."""
+        return f"{self.seconds / 3600:.1f} h" if self.seconds >= 3600 else f"{self.seconds:.0f} s"
+
+
+def estimate(
+    encoder: "Encoder",
+    language: str,
+    passages: int,
+    sample: Sequence[Passage],
+    config: EncodeConfig,
+) -> Estimate:
+    """Reckon with a collection before it is encoded.
+
+    The first forward pass starts up what later ones have (threads, kernels), so it is not timed.
+
+    Args:
+        encoder: Its speed is measured here.
+        language: Of the passages that do not state their own, for a calibration.
+        passages: How many there are.
+        sample: Some of them.
+        config: How they are to be encoded.
+    """
+    here = passages / config.shard_num
+    share = here / max(1, len(sample))
+    timed = sample[:TIMED]
+    encoder.embed_passages(timed, language=language)
+    begun = time.perf_counter()
+    measured = encoder.embed_passages(timed, language=language).tokens
+    each = (time.perf_counter() - begun) / max(1, measured)
+    tokens = share * sum(len(item.ids) for item in encoder.tokenize_passages(sample))
+    text = share * sum(len(f"{p.title}{p.text}".encode()) for p in sample)
+    vectors = 4.0 * encoder.dim * here
+    copies = 2 if config.shard_num == 1 else 1  # shards, and an index
+    held = config.shard_size * (4 * encoder.dim + 4000)
+    return Estimate(
+        tokens,
+        tokens * each,
+        vectors,
+        copies * vectors + 1.2 * text,  # JSON around it
+        encoder.memory() + held,
+    )
+
+
+def _estimated(job: Job, census: Census) -> str:
+    """What encoding would take, from the census and the sample that it drew."""
+    expected = estimate(job.encoder, job.language, census.passages, census.sample, job.config)
     free = shutil.disk_usage(_existing(job.output)).free
     lines = [
         f"passages        {census.passages}, {census.empty} of them empty",
-        f"tokens          about {sum(tokens) / max(1, len(tokens)) * census.passages * share:.3g}",
-        f"vectors         {dim} wide, {vectors / 1e9:.2f} GB",
-        f"disk            about {disk / 1e9:.2f} GB ({free / 1e9:.0f} GB are free)",
-        f"memory          about {memory / 1e9:.1f} GB, whatever the size of the corpus",
+        f"tokens          about {expected.tokens:.3g}",
+        f"time            about {expected.duration}",
+        f"vectors         {job.encoder.dim} wide, {expected.vectors / 1e9:.2f} GB",
+        f"disk            about {expected.disk / 1e9:.2f} GB ({free / 1e9:.0f} GB are free)",
+        f"memory          about {expected.memory / 1e9:.1f} GB, whatever the size of the corpus",
         f"to be written   {job.output}",
     ]
     return "\n".join(lines)

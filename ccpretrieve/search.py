@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccpretrieve.commandline import command
-from ccpretrieve.config import RRF, SearchConfig, flag_of
+from ccpretrieve.config import flag_of
 from ccpretrieve.data.languages import language
 from ccpretrieve.data.records import Qrels, Topic
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval import bm25, names
+from ccpretrieve.search_config import RRF, SearchConfig
 
 if TYPE_CHECKING:
     from ccpretrieve.retrieval.bm25 import Bm25
@@ -171,17 +172,14 @@ def _judged(
         split: Of the corpus of these topics, or of that to be searched.
     """
     from ccpretrieve.data.registry import open_corpus
+    from ccpretrieve.retrieval.hybrid import judged
 
     named = [name for name in (config.topics, config.corpus) if name and not Path(name).is_file()]
     if not named:
         raise UserError(f"--tune-split {split}: of which corpus? name it by --corpus")
     corpus = open_corpus(named[0], config.data_dir)
-    asked = {(topic.id, topic.text) for topic in searched}
-    known, qrels = corpus.topics(split), corpus.qrels(split)
-    if same := sum((t.id, t.text) in asked for t in known if qrels.get(t.id)):
-        raise UserError(
-            f"--tune-split {split}: holds {same} of the questions that are searched; tune on others"
-        )
+    qrels = corpus.qrels(split)
+    known = judged(corpus.topics(split), qrels, searched, f"--tune-split {split}")
     topics = _spoken(known, config.lang or corpus.topic_language)
     return topics, qrels, {"corpus": corpus.name, "split": split}
 
@@ -275,9 +273,10 @@ def _answer(config: SearchConfig, index: "Opened", question: str) -> "Sequence[H
     hits, spoken = config.hits or HITS_OF_A_QUESTION, config.lang or ""
     if isinstance(index, Index):
         return index.search([question], hits, language=spoken)[0]
+    if isinstance(index, Hybrid):
+        return index.answer(question, hits, spoken)
     found = index.search([Topic("typed", question, spoken)], hits)["typed"]
-    texts = index.passages(found) if isinstance(index, Hybrid) else {}
-    return [Hit(docid, score, -1, texts.get(docid)) for docid, score in found.items()]
+    return [Hit(docid, score, -1, None) for docid, score in found.items()]
 
 
 def _answers(config: SearchConfig, index: "Opened") -> Iterator[str]:

@@ -10,7 +10,7 @@ PACKAGE = ROOT / "ccpretrieve"
 LAYERS = [
     {"errors"},
     {"files", "config"},
-    {"training_config", "calibration_config", "mine_config", "values"},
+    {"training_config", "calibration_config", "mine_config", "search_config", "values"},
     {"finetune_config"},
     {"commandline"},
     {"data"},

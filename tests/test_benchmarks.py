@@ -2,6 +2,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,12 +21,17 @@ from benchmarks import (
 from benchmarks.encoding import OURS, Encoding, Plan, Tool
 from benchmarks.mrtydi import MrTydiConfig
 from benchmarks.mrtydi_report import Measured, Report
-from ccpretrieve import search
-from ccpretrieve.config import SearchConfig
+from ccpretrieve import encode, search
+from ccpretrieve.config import EncodeConfig
+from ccpretrieve.data.records import Passage
 from ccpretrieve.data.registry import open_corpus
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.model.settings import EncoderSettings, read_settings
+from ccpretrieve.retrieval import bm25
+from ccpretrieve.retrieval.fusion import formula
+from ccpretrieve.retrieval.runfile import read_run, write_run
+from ccpretrieve.search_config import SearchConfig
 
 TEXTS = {
     "en": ["The Nile flows north", "a b c d e", "Egypt and the Sea", "x y z 0 1 2"],
@@ -133,7 +139,9 @@ def test_questions_without_a_hit_are_told():
 @pytest.mark.slow
 def test_mrtydi_sets_bm25_and_the_fusion_beside_the_dense_run(folder, tiny_checkpoint):
     wanted = config(folder, tiny_checkpoint, languages=("en",), systems=("dense", "bm25", "hybrid"))
-    assert "en: 4 passages, to encode about" in str(mrtydi.run(replace(wanted, dry_run=True)))
+    expected = str(mrtydi.run(replace(wanted, dry_run=True)))
+    assert "en: 4 passages, to encode about" in expected
+    assert "BM25 indexes that are left to make: data-en" in expected
     report = mrtydi.run(replace(wanted, fusion="rrf"))
     assert list(report.measured) == ["bm25", "tiny", "tiny-bm25"]
     for row in report.measured:
@@ -141,21 +149,118 @@ def test_mrtydi_sets_bm25_and_the_fusion_beside_the_dense_run(folder, tiny_check
         reached = report.measured[row]["en"]
         assert reached.scores["mrr@100"] == pytest.approx(sum(ranks.values()) / 4)
     assert report.measured["bm25"]["en"].scores["mrr@100"] == 1.0  # the questions are the passages
-    said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
-    assert (said["method"], said["tuned_on"]) == ("rrf", None)
+    fused = Path("runs/data-en.test.tiny-bm25.trec.json")
+    asked = SearchConfig(
+        corpus=str(folder / "en"), hybrid="bm25", tag="tiny", output=Path("runs/by-search.trec")
+    )
+    theirs = json.loads(Path(f"{search.run(asked)}.json").read_text())
+    assert json.loads(fused.read_text()) == theirs  # the hash of the run and its tag among it
     search.run(SearchConfig(corpus=str(folder / "en"), tag="bm25", k1=9.0, quiet=True))
     made = Path("runs/data-en.test.bm25.trec.json")
     assert json.loads(made.read_text())["k1"] == 9.0
     halves = mrtydi.run(replace(wanted, tune="halves"))
     assert json.loads(made.read_text())["k1"] == 0.9  # another BM25 is not taken for Pyserini's
-    said = json.loads(Path("runs/data-en.test.tiny-bm25.trec.json").read_text())["fusion"]
-    assert (said["method"], said["tuned_on"], len(said["formula"])) == (
-        "minmax",
-        "the other half",
-        2,
-    )
+    said = json.loads(fused.read_text())["fusion"]
+    assert said["method"] == "minmax"
+    assert said.keys() - theirs["fusion"].keys() == {"parts"}
     assert json.loads(str(replace(halves, form="json")))["measured"]["tiny"]["en"]["topics"] == 4
-    assert mrtydi.estimated(wanted, mrtydi.find_sources(wanted)) == "nothing is left to encode"
+    assert mrtydi.estimated(wanted, mrtydi.setups(wanted)) == "nothing is left to encode"
+
+
+@pytest.mark.slow
+def test_an_encoder_is_opened_once_and_a_corpus_counted_once_for_each_index(
+    folder, tiny_checkpoint, monkeypatch
+):
+    for code in TEXTS:  # other questions, to tune on
+        (folder / code / "topic.dev.tsv").write_text(f"d0\t{TEXTS[code][2][:8]}\n")
+        (folder / code / "qrels.dev.txt").write_text("d0 Q0 2#0 1\n")
+    opened, counted = [], []
+    load, census = Encoder.load, systems.take_census
+
+    def loading(name, **options):
+        opened.append(name)
+        return load(name, **options)
+
+    def counting(corpus, **options):
+        counted.append(corpus.name)
+        return census(corpus, **options)
+
+    monkeypatch.setattr(Encoder, "load", loading)
+    for module in (systems, encode, bm25):
+        monkeypatch.setattr(module, "take_census", counting)
+    wanted = config(folder, tiny_checkpoint, systems=("dense", "bm25", "hybrid"), tune="dev")
+    first = mrtydi.run(wanted)
+    assert opened == [str(tiny_checkpoint)]
+    assert sorted(counted) == ["data-en"] * 2 + ["data-ja"] * 2
+    again = mrtydi.run(wanted)
+    assert again == first
+    assert len(opened) == 2
+    assert len(counted) == 8
+
+
+def test_a_fused_run_holds_every_topic_and_says_which_were_ranked_with_which_weight(
+    tmp_path, monkeypatch
+):
+    """q0 to q5 are judged and found, q6 is not judged, q7 is judged and found by neither."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "en" / "collection").mkdir(parents=True)
+    (tmp_path / "en" / "collection" / "docs.jsonl").write_text('{"id": "a", "contents": "x"}\n')
+    ids = [f"q{n}" for n in range(8)]
+    (tmp_path / "en" / "topic.test.tsv").write_text("".join(f"{i}\tword {i}\n" for i in ids))
+    judged = [i for i in ids if i != "q6"]
+    (tmp_path / "en" / "qrels.test.txt").write_text("".join(f"{i} Q0 a 1\n" for i in judged))
+    for tag, best in (("tiny", "a"), ("bm25", "b")):
+        worse = "b" if best == "a" else "a"
+        run = {i: {best: 2.0, worse: 1.0} for i in ids[:7]} | {"q7": {}}
+        said = {"tag": tag, "hits": 100, "corpus": {}, "index": f"indexes/{tag}", "kind": tag}
+        write_run(Path(f"runs/{tag}.trec"), run, tag, said)
+    made = systems.Setup(
+        corpus=str(tmp_path / "en"),
+        split="test",
+        settings=config(tmp_path, "e"),
+        fusion="minmax",
+        tune="halves",
+    )
+    stub = systems.Searched
+    monkeypatch.setattr(systems.Setup, "dense", lambda *_: stub(Path("runs/tiny.trec"), 1))
+    monkeypatch.setattr(systems.Setup, "bm25", lambda *_: stub(Path("runs/bm25.trec"), 1))
+    path = made.hybrid("e", "tiny").run
+    assert list(read_run(path)) == ids[:7]
+    said = json.loads(Path(f"{path}.json").read_text())
+    assert (said["topic_count"], said["unanswered"]) == (8, ["q7"])
+    assert said["index"] == "indexes/tiny"
+    fused = said["fusion"]
+    assert (fused["dense"], fused["lexical"]["index"]) == (
+        {"tag": "tiny", "depth": 100},
+        "indexes/bm25",
+    )
+    # dense alone is right, so weights above a half are: 0.6 is nearest to the default
+    first, second = fused["parts"]["first half"], fused["parts"]["second half"]
+    assert sorted(first + second) == ids
+    assert len(first) == len(second) == 4
+    for part, other, others in (
+        ("first half", "second half", second),
+        ("second half", "first half", first),
+    ):
+        assert fused["weights"][part] == {"dense": 0.6, "lexical": 0.4}
+        assert fused["formula"][part] == formula("minmax", 0.6)
+        assert fused["tuned_on"][part] == {
+            "corpus": made.opened.name,
+            "split": "test",
+            "part": other,
+            "topics": 4 - ("q6" in others),
+            "metric": "mrr@100",
+        }
+
+
+def test_a_weight_is_not_tuned_on_the_questions_that_are_scored(folder):
+    for name in ("topic", "qrels"):
+        end = "tsv" if name == "topic" else "txt"
+        copy = (folder / "en" / f"{name}.test.{end}").read_bytes()
+        (folder / "en" / f"{name}.dev.{end}").write_bytes(copy)
+    (made,) = mrtydi.setups(config(folder, "e", languages=("en",), tune="dev")).values()
+    with pytest.raises(UserError, match="--tune dev: holds 4 of the questions that are searched"):
+        made._fused("e", "tiny", {}, {})
 
 
 def test_rows_that_would_share_their_files_are_refused(tmp_path):
@@ -166,6 +271,15 @@ def test_rows_that_would_share_their_files_are_refused(tmp_path):
             mrtydi.rows(wanted)
     with pytest.raises(UserError, match="the weight of minmax must be from 0 to 1, got 7"):
         MrTydiConfig(weight=7)
+
+
+def test_json_holds_the_published_rows_and_the_means_too():
+    content = json.loads(str(Report({"ours": {"ja": reached(0.5)}}, ("ja",), (), "json")))
+    assert content["Recall@100"]["CCP (paper)"] == {"ja": 0.8, "avg": 0.8}
+    assert content["MRR@100"]["CCP (paper)"]["ja"] is None
+    assert content["MRR@100"]["ours (here)"] == {"ja": 0.5, "avg": 0.5}
+    assert content["measured"]["ours"]["ja"]["topics"] == 2
+    assert any(note.startswith("Pyserini: ") for note in content["notes"])
 
 
 def test_what_is_above_bm25_is_marked():
@@ -188,20 +302,67 @@ def test_a_fusion_is_never_tuned_on_the_questions_it_ranks():
     right, wrong = {"gold": 2.0, "x": 1.0}, {"x": 2.0, "gold": 1.0}
     dense = {topic: right if topic in first else wrong for topic in qrels}
     lexical = {topic: wrong if topic in first else right for topic in qrels}
-    run, weights = systems.crossfit(qrels, dense, lexical, "minmax")
+    run, weights = systems.crossfit(list(qrels), qrels, dense, lexical, "minmax")
     # on the second half BM25 alone is right: weights from 0 to below a half; and the reverse
     assert weights[0] < 0.5 < weights[1]
     assert all(next(iter(hits)) == "x" for hits in run.values())  # so that all are wrong
 
 
-def test_what_encoding_takes_grows_with_the_passages(folder, tiny_checkpoint):
-    encoder = Encoder.load(tiny_checkpoint)
-    one = estimates.estimate(open_corpus(str(folder / "en")), encoder)
-    assert (one.passages, one.vectors) == (4, 4 * 4 * encoder.dim)
-    assert one.disk > 2 * one.vectors
-    many = replace(one, seconds=7200.0, passages=7_000_000, disk=58e9)
-    assert "7,000,000 passages, to encode about 2.0 h, disk 58.00 GB" in str(many)
-    assert estimates.total([many, many]).startswith("together about 4.0 h and 116.00 GB")
+class FakeEncoder:
+    """10 tokens a passage, 1 s each, and 100 s more to start up; vectors of width 8."""
+
+    dim = 8
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.passes = 0
+
+    def embed_passages(self, passages, *, language):
+        self.clock.now += len(passages) + (0 if self.passes else 100)
+        self.passes += 1
+        return SimpleNamespace(tokens=10 * len(passages))
+
+    def tokenize_passages(self, passages):
+        return [SimpleNamespace(ids=[0] * 10) for _ in passages]
+
+    def memory(self):
+        return 1000
+
+
+@pytest.mark.parametrize(
+    ("passages", "machines", "expected"),
+    [
+        # tokens, seconds, vectors of 4 * 8 bytes; each vector twice, and 1.2 * 6 bytes of text
+        (4, 1, (40, 4, 128, 2 * 128 + 1.2 * 24)),
+        (8, 1, (80, 8, 256, 2 * 256 + 1.2 * 48)),
+        (8, 2, (40, 4, 128, 128 + 1.2 * 24)),  # a part of two has no index
+    ],
+)
+def test_what_encoding_takes_grows_with_the_passages(monkeypatch, passages, machines, expected):
+    clock = FakeClock()
+    monkeypatch.setattr(encode.time, "perf_counter", clock)
+    sample = [Passage(str(n), "四a", "ti") for n in range(2)]  # 3 + 1 + 2 bytes
+    asked = EncodeConfig(corpus="c", shard_size=10, shard_num=machines)
+    takes = encode.estimate(FakeEncoder(clock), "", passages, sample, asked)
+    assert (takes.tokens, takes.seconds, takes.vectors) == expected[:3]
+    assert takes.disk == pytest.approx(expected[3])
+    assert takes.memory == 1000 + 10 * (4 * 8 + 4000)
+
+
+def test_an_estimate_is_said_in_a_line_and_several_are_summed(folder, monkeypatch):
+    takes = encode.Estimate(tokens=1, seconds=7200, vectors=29e9, disk=58e9, memory=2e9)
+    one = estimates.Expected("ja", 7_000_000, takes)
+    assert "7,000,000 passages, to encode about 2.0 h, disk 58.00 GB, memory 2.0 GB" in str(one)
+    said = estimates.total([one, one])
+    assert said.startswith("together about 4.0 h on this machine and 116.00 GB of disk (")
+    # A folder is counted, and its sample is drawn from all of it.
+    seen = []
+    monkeypatch.setattr(encode, "load_encoder", lambda _: "opened")
+    monkeypatch.setattr(encode, "estimate", lambda *words: seen.append(words))
+    (made,) = mrtydi.setups(config(folder, "e", languages=("en",))).values()
+    assert estimates.expect(made, "e", "tiny").passages == 4
+    assert seen[0][:3] == ("opened", "en", 4)
+    assert [passage.id for passage in seen[0][3]] == ["0#0", "1#0", "2#0", "3#0"]
 
 
 @pytest.mark.parametrize(

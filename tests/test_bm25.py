@@ -1,14 +1,16 @@
 """BM25: an index is whole or absent, its scores are Lucene's formula, its order no accident."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ccpretrieve.data.folder import FolderCorpus
 from ccpretrieve.errors import UserError
-from ccpretrieve.retrieval.bm25 import Bm25
+from ccpretrieve.retrieval.bm25 import Bm25, build
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,8 +35,20 @@ def test_a_folder_that_is_no_index_is_named(tmp_path):
         Bm25.open(tmp_path)
 
 
+def test_text_in_an_unknown_language_is_not_cut_at_white_space_in_silence(tmp_path):
+    (tmp_path / "wiki").mkdir()
+    (tmp_path / "wiki" / "docs.jsonl").write_text('{"id": "a", "contents": "富士山は高い山です"}\n')
+    with pytest.raises(UserError, match="wiki: in which language .* by --lang"):
+        build(FolderCorpus(tmp_path / "wiki"), tmp_path / "wiki.bm25")
+    assert not list(tmp_path.glob("*.bm25*"))
+    made = {"corpus": {"name": "wiki"}, "language": "", "analyzer": "whitespace"}
+    (tmp_path / "meta.json").write_text(json.dumps(made))  # as it once was
+    with pytest.raises(UserError, match="in an unknown language; .* --lexical --lang L"):
+        Bm25.open(tmp_path)
+
+
 PASSAGES = r"""
-import json, math, os, sys
+import json, logging, math, os, sys
 from pathlib import Path
 from ccpretrieve.data.folder import FolderCorpus
 from ccpretrieve.data.records import Topic
@@ -109,7 +123,10 @@ many = corpus("many", [
     (f"d{i}", "", " ".join(f"w{i * step % 7}" for step in (1, 2, 3))) for i in range(3000)
 ], "sw")
 asked = [Topic(str(i), f"w{i % 7} w{i % 5}") for i in range(1500)]
+said = []
+bm25.logger.addFilter(lambda record: said.append(record.getMessage()) or True)
 one = bm25.Bm25.open(bm25.build(many, here / "one")).search(asked, 20, threads=1)
+assert said[0] == "Lucene has no analyzer of 'sw': BM25 cuts its text at white space", said
 two = bm25.Bm25.open(bm25.build(many, here / "two", threads=2)).search(asked, 20, threads=2)
 assert repr(one) == repr(two) and len(one) == 1500 and len(one["3"]) == 20
 assert json.loads((here / "one" / "meta.json").read_text())["analyzer"] == "whitespace"
@@ -131,11 +148,12 @@ HYBRID = r"""
 import json, os, sys
 from pathlib import Path
 from ccpretrieve import encode, index, search
-from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
+from ccpretrieve.config import EncodeConfig, IndexConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval.bm25 import Bm25
 from ccpretrieve.retrieval.fusion import formula, fuse, tune
 from ccpretrieve.retrieval.runfile import ordered, read_run
+from ccpretrieve.search_config import SearchConfig
 
 here, checkpoint = map(Path, sys.argv[1:])
 os.chdir(here)

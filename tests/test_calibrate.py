@@ -10,12 +10,13 @@ from safetensors import safe_open
 
 from ccpretrieve.calibrate import run
 from ccpretrieve.calibration_config import CalibrateConfig
-from ccpretrieve.config import EncodeConfig, SearchConfig
+from ccpretrieve.config import EncodeConfig
 from ccpretrieve.encode import run as encode
 from ccpretrieve.errors import UserError
 from ccpretrieve.model.calibration_file import Calibration
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.search import run as search
+from ccpretrieve.search_config import SearchConfig
 
 FINNISH = ["Helsinki on Suomen pääkaupunki.", "Tampere on kaupunki.", "Turku on vanha kaupunki."]
 JAPANESE = ["富士山は高い山です。", "東京は日本の首都です。", "琵琶湖は大きい湖です。"]

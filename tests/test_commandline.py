@@ -10,15 +10,10 @@ import pytest
 import ccpretrieve
 from ccpretrieve import __main__ as console
 from ccpretrieve.commandline import command, parse
-from ccpretrieve.config import (
-    CorporaConfig,
-    EncodeConfig,
-    EvaluateConfig,
-    IndexConfig,
-    SearchConfig,
-)
+from ccpretrieve.config import CorporaConfig, EncodeConfig, EvaluateConfig, IndexConfig
 from ccpretrieve.errors import UserError
 from ccpretrieve.mine_config import MineConfig
+from ccpretrieve.search_config import SearchConfig
 from ccpretrieve.training_config import PretrainConfig
 from ccpretrieve.values import to_yaml
 

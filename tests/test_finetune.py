@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from ccpretrieve.config import EncodeConfig, SearchConfig
+from ccpretrieve.config import EncodeConfig
 from ccpretrieve.encode import run as encode
 from ccpretrieve.errors import UserError
 from ccpretrieve.finetune import run
@@ -21,6 +21,7 @@ from ccpretrieve.finetune_config import FinetuneConfig
 from ccpretrieve.model import random_checkpoint
 from ccpretrieve.model.encoder import Encoder
 from ccpretrieve.search import run as search
+from ccpretrieve.search_config import SearchConfig
 from ccpretrieve.training.dpr import DprObjective
 from ccpretrieve.training.finetuning import updates
 

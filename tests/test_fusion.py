@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ccpretrieve.config import FUSIONS
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval import fusion
 from ccpretrieve.retrieval.fusion import formula, fuse, tune
 from ccpretrieve.retrieval.runfile import ordered, read_run, write_run
+from ccpretrieve.search_config import FUSIONS
 
 # Ranks in dense: a 1, b 2, c 3; in lexical: b 1, d 2, c 3.
 DENSE = {"q": {"a": 0.9, "b": 0.8, "c": 0.5}}

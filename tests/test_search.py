@@ -2,19 +2,25 @@ import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ccpretrieve
 from ccpretrieve import encode, index, search
-from ccpretrieve.config import EncodeConfig, IndexConfig, SearchConfig
+from ccpretrieve.config import EncodeConfig, IndexConfig
+from ccpretrieve.data.records import Topic
 from ccpretrieve.errors import UserError
 from ccpretrieve.model import random_checkpoint
 from ccpretrieve.model.calibration_file import Calibration, Spread
 from ccpretrieve.model.encoder import Encoder
-from ccpretrieve.retrieval.faiss_index import Index
+from ccpretrieve.retrieval import hybrid
+from ccpretrieve.retrieval.dense import Dense
+from ccpretrieve.retrieval.faiss_index import Index, Lines
+from ccpretrieve.retrieval.fusion import fuse
 from ccpretrieve.retrieval.runfile import read_run
+from ccpretrieve.search_config import SearchConfig
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +60,32 @@ def test_topics_become_a_run_in_the_order_of_the_inner_products(folder, made, ti
         best = np.argsort(-scores[row])[:4]
         assert list(ranking[topic]) == [f"d{i}" for i in best]
         np.testing.assert_allclose(list(ranking[topic].values()), scores[row][best], rtol=1e-5)
+
+
+def test_a_typed_hybrid_question_has_its_texts_without_reading_every_id(
+    folder, made, tiny_checkpoint, monkeypatch
+):
+    """Each part finds two of twelve passages; BM25 the first and the last."""
+    dense = Dense(Index.load(made))
+    dense.index.encoder = Encoder.load(tiny_checkpoint)
+    found = {"d0": 2.0, "d11": 1.0}
+    lexical = SimpleNamespace(path=folder, meta=dense.meta, search=lambda *_: {"": found})
+    monkeypatch.setattr(hybrid, "DEPTH", 2)
+    fused = hybrid.Hybrid(dense, lexical, "rrf")
+    best = dense.search([Topic("q", "fact number 3")], 2)["q"]
+    read, take = [], Lines.take
+    monkeypatch.setattr(Lines, "take", lambda *words: read.extend(words[1]) or take(*words))
+    hits = fused.answer("fact number 3", 2)
+    assert [hit.docid for hit in hits] == list(fuse({"q": best}, {"q": found}, "rrf", hits=2)["q"])
+    assert len(read) == 4  # the ids of the two that the vectors found, and of the two texts
+    assert any(hit.docid not in best for hit in hits)  # BM25 alone found it
+    for hit in hits:
+        number = int(hit.docid[1:])
+        assert (hit.row, hit.passage.title) == (number, f"T{number}")
+    wanted = {"d0", "d1", "d11", "nowhere"}  # d1 begins d10 and d11
+    assert hybrid._rows(made / "docid", wanted) == {"d0": 0, "d1": 1, "d11": 11}
+    (made / "shards").rename(made / "away")
+    assert [hit.passage for hit in fused.answer("fact number 3", 2)] == [None, None]
 
 
 def test_the_sidecar_says_what_made_the_run(folder, made):

@@ -175,6 +175,13 @@ def test_questions_are_chosen_by_language_in_any_spelling(folder):
         read_questions(config(folder, languages=("fi",)))
 
 
+def test_a_choice_of_languages_has_files_of_its_own(folder):
+    assert config(folder).name == "asked"
+    assert config(folder, languages=("Russian", "ja")).name == "asked-ja-ru"
+    assert config(folder, languages=("jpn", "ru")).name == "asked-ja-ru"
+    assert XorRetrieveConfig(languages=("te",)).name == "xor-retrieve-te"
+
+
 def test_questions_that_cannot_be_used_are_refused_in_a_line(folder):
     with pytest.raises(UserError, match=r"no file xor_train_\*\.jsonl in it"):
         read_questions(config(folder, split="train"))
@@ -192,7 +199,11 @@ def test_questions_that_cannot_be_used_are_refused_in_a_line(folder):
 
 def test_settings_that_do_not_go_together_are_refused():
     for message, settings in {
-        "--predictions or --encoder": {"predictions": Path("x"), "encoder": ("e",)},
+        "--encoder: not with --predictions": {"predictions": Path("x"), "encoder": ("e",)},
+        "--pooling: not with --predictions": {"predictions": Path("x"), "pooling": "cls"},
+        "--device: not with --predictions": {"predictions": Path("x"), "device": "cpu"},
+        "--calibration: not with": {"predictions": Path("x"), "calibration": Path("c")},
+        "unknown pooling 'max'": {"pooling": "max"},
         "--tag names one row": {"tag": "t", "encoder": ("a", "b")},
         "unknown missing 'zero'": {"missing": "zero"},
         "unknown format": {"format": "yaml"},

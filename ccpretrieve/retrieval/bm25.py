@@ -4,8 +4,9 @@
     <folder>/meta.json          corpus and its fingerprint, passages, analyzer
 
 Text is cut into terms by Lucene's analyzer of the language, as Pyserini chooses it, and at white
-space where there is none (Swahili, say). Ties are broken by passage id and scores have four
-decimals, as Anserini has it, so that a ranking depends on no number of threads.
+space where there is none (Swahili, say), with a warning. Which language it is has to be known: cut
+at white space, a sentence of Japanese is one term. Ties are broken by passage id and scores have
+four decimals, as Anserini has it, so that a ranking depends on no number of threads.
 
 Java gets absolute paths: it keeps the folder in which it was started as its own. Anserini's classes
 are called without Pyserini's wrappers: importing those takes 15 CPU seconds, and
@@ -61,13 +62,18 @@ def build(corpus: Corpus, folder: Path, *, language: str = "", threads: int = 1)
         The folder.
 
     Raises:
-        UserError: If there is no Java, it cannot analyze the language, the disk is full, or the
-            folder holds another index.
+        UserError: If the language is unknown, there is no Java, it cannot analyze the language,
+            the disk is full, or the folder holds another index.
     """
+    spoken = language or corpus.language
+    if not spoken:
+        raise UserError(
+            f"{corpus.name}: in which language are its passages? say so by --lang, which decides "
+            "how BM25 cuts them into words"
+        )
     census = take_census(corpus, on_duplicate="first", sample=0)
     if census.duplicates:
         logger.warning("%s: %d passages repeat an id; left out", corpus.name, census.duplicates)
-    spoken = language or corpus.language
     _java()
     made: dict[str, Any] = {
         "corpus": {
@@ -221,9 +227,15 @@ class Bm25:
             b: See the class.
 
         Raises:
-            UserError: If it is no such index, or there is no Java.
+            UserError: If it is no such index, was made of text in an unknown language, or there is
+                no Java.
         """
         meta = read(folder)
+        if not meta["language"]:
+            raise UserError(
+                f"{folder}: was made of text in an unknown language; remove that folder and make "
+                "it again: python -m ccpretrieve.index --lexical --lang L --corpus C"
+            )
         with _complaints(folder):
             searcher = _java()("io.anserini.search.SimpleSearcher")(str(folder.absolute()))
         return cls(folder, meta, searcher, k1, b)
@@ -343,8 +355,10 @@ def _java() -> Any:
 def _analyzer_name(language: str) -> str:
     """What Anserini calls the analyzer of a language."""
     code = _ALSO.get(language, language)
-    own = code == "en" or _java()("io.anserini.analysis.AnalyzerMap").analyzerMap.containsKey(code)
-    return code if own else WHITESPACE
+    if code == "en" or _java()("io.anserini.analysis.AnalyzerMap").analyzerMap.containsKey(code):
+        return code
+    logger.warning("Lucene has no analyzer of %r: BM25 cuts its text at white space", language)
+    return WHITESPACE
 
 
 def _analyzer(name: str) -> Any:

@@ -29,10 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ccpretrieve.config import ALPHA, FUSIONS, MINMAX, RRF, ZSCORE, between, one_of
+from ccpretrieve.config import between, one_of
 from ccpretrieve.data.records import Qrels
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval.runfile import Run, ordered
+from ccpretrieve.search_config import ALPHA, FUSIONS, MINMAX, RRF, ZSCORE
 
 K = 60  # of rrf
 #: Weights where nobody names one: halves; of alpha, Pyserini's.

@@ -4,18 +4,22 @@ topics --Dense--> run, topics --Bm25--> run, both --fuse--> run
 """
 
 import logging
+import mmap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ccpretrieve.data.records import Passage, Qrels, Topic
+from ccpretrieve.data.records import Qrels, Topic
 from ccpretrieve.errors import UserError
 from ccpretrieve.retrieval import bm25, fusion, names
 from ccpretrieve.retrieval.bm25 import Bm25
 from ccpretrieve.retrieval.dense import Dense
+from ccpretrieve.retrieval.faiss_index import DOCID, Hit
 from ccpretrieve.retrieval.runfile import Run
 
 DEPTH = 100  # that each part is searched to at least
+METRIC = f"mrr@{DEPTH}"  # that a weight is chosen by
+_BLOCK = 1 << 24  # bytes of a file of ids that are counted together
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +72,7 @@ class Hybrid:
         """Choose the weight that is best for judged topics.
 
         Args:
-            topics: Questions, other than those to be searched.
+            topics: Judged questions, other than those to be searched.
             qrels: Their judgements.
             where: What these are, for the sidecar.
             hits: That will be searched; lists of another depth have other weights.
@@ -76,20 +80,58 @@ class Hybrid:
         Raises:
             UserError: If none of them is judged.
         """
-        asked = [topic for topic in topics if qrels.get(topic.id)]
-        metric, before = f"mrr@{DEPTH}", self.dense.truncated
-        self.weight = fusion.tune(qrels, *self._parts(asked, hits), self.method, metric)
+        before = self.dense.truncated
+        self.weight = fusion.tune(qrels, *self._parts(topics, hits), self.method, METRIC)
         self.dense.truncated = before  # counts those that are searched
-        self.tuned_on = {**where, "topics": len(asked), "metric": metric}
+        self.tuned_on = describe_questions(where, len(topics))
 
-    def passages(self, docids: Collection[str]) -> dict[str, Passage]:
-        """The passages of these ids; empty where the shards of the dense index are not at hand."""
-        found = self.dense.index.passages(list(self.dense.rows(docids).values()))
-        return {passage.id: passage for passage in found.values()}
+    def answer(self, question: str, hits: int, language: str = "") -> list[Hit]:
+        """Find passages for one question, with their text where the dense index has it at hand.
+
+        Args:
+            question: Its words.
+            hits: Most passages.
+            language: Of the question, for a calibration.
+
+        Returns:
+            The passages, the best first; the row of one that BM25 alone found is looked up.
+        """
+        index, depth = self.dense.index, max(hits, DEPTH)
+        vectors = index.encoder.encode_queries([question], language=language)
+        ((scores,), (places,)) = index.search_vectors(vectors, depth)
+        real = places >= 0
+        rows = dict(zip(index.docids.take(places[real]), places[real].tolist(), strict=True))
+        dense = {"": dict(zip(rows, scores[real].tolist(), strict=True))}
+        lexical = self.lexical.search([Topic("", question)], depth)
+        found = fusion.fuse(dense, lexical, self.method, self.weight, hits)[""]
+        if self.dense.meta is not None:  # else there are no texts
+            rows |= _rows(index.path / DOCID, found.keys() - rows.keys())
+        texts = index.passages([rows[docid] for docid in found if docid in rows])
+        return [
+            Hit(docid, score, rows.get(docid, -1), texts.get(rows.get(docid, -1)))
+            for docid, score in found.items()
+        ]
 
     def _parts(self, topics: Sequence[Topic], hits: int) -> tuple[Run, Run]:
         depth = max(hits, DEPTH)
         return self.dense.search(topics, depth), self.lexical.search(topics, depth)
+
+
+def _rows(ids: Path, wanted: Collection[str]) -> dict[str, int]:
+    """The lines of ids in a file of them, from 0; its bytes are searched, and none is decoded."""
+    rows = {}
+    with (
+        ids.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        for docid in wanted:
+            line = f"\n{docid}\n".encode()
+            first = content[: len(line) - 1] == line[1:]
+            end = 0 if first else content.find(line) + 1
+            if first or end:
+                blocks = range(0, end, _BLOCK)
+                rows[docid] = sum(content[at : min(at + _BLOCK, end)].count(b"\n") for at in blocks)
+    return rows
 
 
 Searcher = Dense | Bm25 | Hybrid
@@ -120,6 +162,27 @@ def find_lexical(name: str, corpus: str, source: str) -> Path | None:
             f"{source}"
         )
     return folder
+
+
+def judged(
+    topics: Sequence[Topic], qrels: Qrels, searched: Sequence[Topic], flag: str
+) -> list[Topic]:
+    """The questions that a weight can be tuned on.
+
+    Args:
+        topics: Questions.
+        qrels: Their judgements.
+        searched: Those that are to be ranked with that weight.
+        flag: Which the user named the questions by.
+
+    Raises:
+        UserError: If one is to be ranked with it, under whatever name of a split.
+    """
+    asked = {(topic.id, topic.text) for topic in searched}
+    known = [topic for topic in topics if qrels.get(topic.id)]
+    if same := sum((topic.id, topic.text) in asked for topic in known):
+        raise UserError(f"{flag}: holds {same} of the questions that are searched; tune on others")
+    return known
 
 
 def refuse_another_corpus(
@@ -192,17 +255,65 @@ def describe(searcher: Searcher, hits: int) -> dict[str, Any]:
             "encoder": content["encoder"] if content else index.encoder.name,
             "truncated_questions": searcher.truncated,
         }
-    return {**describe(searcher.dense, hits), "fusion": _describe_fusion(searcher, hits)}
+    return describe_fusion(
+        {"tag": tag_of(searcher.dense), **describe(searcher.dense, hits)},
+        describe(searcher.lexical, hits),
+        searcher.method,
+        describe_weight(searcher.method, searcher.weight, searcher.tuned_on),
+        max(hits, DEPTH),
+    )
 
 
-def _describe_fusion(hybrid: Hybrid, hits: int) -> dict[str, Any]:
-    dense, lexical = fusion.weights(hybrid.method, hybrid.weight)
-    depth = max(hits, DEPTH)
+def describe_questions(where: Mapping[str, Any], judged: int) -> dict[str, Any]:
+    """What a sidecar says of the questions that a weight was tuned on.
+
+    Args:
+        where: What they are: corpus, split.
+        judged: How many of them.
+    """
+    return {**where, "topics": judged, "metric": METRIC}
+
+
+def describe_weight(
+    method: str, weight: float | None, tuned_on: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What a sidecar says of the weight of a fusion.
+
+    Args:
+        method: The fusion.
+        weight: Its weight; None for its default.
+        tuned_on: The questions it was chosen on; None if it was not.
+    """
+    dense, lexical = fusion.weights(method, weight)
     return {
-        "method": hybrid.method,
-        "formula": fusion.formula(hybrid.method, hybrid.weight),
+        "formula": fusion.formula(method, weight),
         "weights": {"dense": dense, "lexical": lexical},
-        "tuned_on": hybrid.tuned_on,
-        "dense": {"tag": tag_of(hybrid.dense), "depth": depth},
-        "lexical": {"tag": bm25.TAG, "depth": depth, **describe(hybrid.lexical, hits)},
+        "tuned_on": tuned_on,
+    }
+
+
+def describe_fusion(
+    dense: Mapping[str, Any],
+    lexical: Mapping[str, Any],
+    method: str,
+    weight: Mapping[str, Any],
+    depth: int,
+) -> dict[str, Any]:
+    """What a sidecar says of a fused search: all of the dense part, and how BM25's joins it.
+
+    Args:
+        dense: What :func:`describe` says of that part, and its tag.
+        lexical: What :func:`describe` says of that part.
+        method: The fusion.
+        weight: As :func:`describe_weight` says it.
+        depth: To which each part was searched.
+    """
+    return {
+        **{name: value for name, value in dense.items() if name != "tag"},
+        "fusion": {
+            "method": method,
+            **weight,
+            "dense": {"tag": dense["tag"], "depth": depth},
+            "lexical": {"tag": bm25.TAG, "depth": depth, **lexical},
+        },
     }
