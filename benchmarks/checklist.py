@@ -2,8 +2,8 @@
 
 An item is where it stands in the paper, the command that a reader types for it, what was published,
 what the full run needs, and, where this can be done here, how it is measured. Published numbers and
-settings are in ``benchmarks/paper/``, the claims of section 5 in :mod:`benchmarks.ablations`; what
-is in no text we have is None here and a dash in the table.
+settings are in ``benchmarks/paper/``, the claims of section 5 in
+:mod:`benchmarks.ablation_cells`; what is in no text we have is None here and a dash in the table.
 
 A stand-in measures something of the same kind on the data at hand. Its value is not the paper's
 number and is never judged by it.
@@ -322,7 +322,7 @@ def _others() -> list[Item]:
 
 def _stand_ins() -> list[Item]:
     """Small trainings, and small data with an encoder of the reader's."""
-    from benchmarks.ablations import CELLS
+    from benchmarks.ablation_cells import CELLS
     from benchmarks.mrtydi_report import METRICS
 
     claims = {name: cell.claim for name, cell in CELLS.items() if cell.claim}

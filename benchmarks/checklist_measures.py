@@ -190,7 +190,7 @@ def _lacks(at: AtHand, file: str) -> str:
 
 def ablations(cells: Sequence[str], at: AtHand, column: str) -> Column:
     """Cell -> Tatoeba accuracy in per cent, in the pooling of its loss; finished ones only."""
-    from benchmarks.ablations import BASE, Result
+    from benchmarks.ablation_cells import BASE, Result
 
     made = read_json(_seeds(at.ablations, BASE)[0])["settings"]
     how = f"{made['pooling']} raw"
@@ -212,7 +212,7 @@ def ablations(cells: Sequence[str], at: AtHand, column: str) -> Column:
 
 def lacks_ablations(at: AtHand, column: str) -> str:
     """Finished trainings of the base."""
-    from benchmarks.ablations import BASE
+    from benchmarks.ablation_cells import BASE
 
     return "" if _seeds(at.ablations, BASE) else "finished cells (--ablations)"
 

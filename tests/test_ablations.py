@@ -5,7 +5,9 @@ import json
 import pytest
 
 from benchmarks import ablations
-from benchmarks.ablations import CELLS, AblationConfig, Result, run
+from benchmarks.ablation_cells import CELLS, AblationConfig, Result
+from benchmarks.ablation_report import claims, report
+from benchmarks.ablations import run
 from ccpretrieve.errors import UserError
 
 from .test_pretrain import WORDS, write_documents
@@ -38,7 +40,7 @@ def test_a_claim_shows_where_the_change_is_beyond_the_seeds_and_goes_its_way(tmp
         "batch-16": [result(0.39)],  # "slightly worse", within twice 1.41
         "radius-1": [result(0.38)],  # "slightly worse", beyond it
     }
-    lines = ablations._report(config, start, results).splitlines()
+    lines = report(config, start, results).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("What the paper claims"))
     said = [line.strip().split("  ") for line in lines[first + 3 :]]
     assert [(words[0], words[-1].strip()) for words in said] == [
@@ -48,7 +50,7 @@ def test_a_claim_shows_where_the_change_is_beyond_the_seeds_and_goes_its_way(tmp
         ("batch-16", "no difference"),
         ("radius-1", "shows"),
     ]
-    alone = ablations._claims(config, start, {n: each[:1] for n, each in results.items()})[1]
+    alone = claims(config, start, {n: each[:1] for n, each in results.items()})[1]
     assert alone.count("one seed: not judged") == 5  # no spread, no verdict
     plain = next(line for line in lines if line.startswith("bn-plain") and "learns" in line)
     assert "-9.0" in plain
@@ -65,7 +67,7 @@ def test_the_gain_is_over_the_best_control_and_comes_first(tmp_path):
     }
     # 40 - 35 and 44 - 37: 5 and 7, mean 6, standard deviation sqrt(2) = 1.41
     # 40 - 20 and 44 - 20: 20 and 24, mean 22, standard deviation 2.83
-    first = ablations._report(config, start, results).splitlines()[0]
+    first = report(config, start, results).splitlines()[0]
     assert first == (
         "CCP over its best control (control-same), cls raw: +6.0 ±1.4 points; "
         "over the start: +22.0 ±2.8 points."
@@ -74,10 +76,10 @@ def test_the_gain_is_over_the_best_control_and_comes_first(tmp_path):
 
 def test_warnings_stand_beside_their_cell(tmp_path):
     config = AblationConfig(corpus="documents", tatoeba=tmp_path)
-    report = ablations._report(
+    said = report(
         config, result(0.2).accuracy, {"bn-plain": [result(0.1, warnings=["leak: at step 9 ..."])]}
     )
-    line = next(line for line in report.splitlines() if line.lstrip().startswith("bn-plain"))
+    line = next(line for line in said.splitlines() if line.lstrip().startswith("bn-plain"))
     assert line.rstrip().endswith("leak")
     assert "terrible" in line
 
@@ -104,7 +106,7 @@ def test_finished_cells_are_kept(tmp_path, tiny_checkpoint, monkeypatch):
         output=tmp_path / "ablations",
         quiet=True,
     )
-    report = run(config)
+    said = run(config)
     made = sorted(path.name for path in config.output.iterdir())
     assert [name for name in made if name.endswith(".json")] == [
         *("base.0.json", "base.1.json", "no-l2.0.json", "start.json"),
@@ -112,11 +114,11 @@ def test_finished_cells_are_kept(tmp_path, tiny_checkpoint, monkeypatch):
     assert "losses.png" in made
     assert not [path for path in config.output.iterdir() if path.is_dir()]
     monkeypatch.setattr(ablations, "_train", None)  # nothing is trained again
-    assert run(config) == report
+    assert run(config) == said
     kept = json.loads((config.output / "base.0.json").read_text())
     assert kept["settings"].pop("patience") is None  # as if there had been no such setting yet
     (config.output / "base.0.json").write_text(json.dumps(kept))
-    assert run(config) == report
+    assert run(config) == said
     kept["settings"]["temperature"] = 0.5
     (config.output / "base.0.json").write_text(json.dumps(kept))
     with pytest.raises(UserError, match=r"base\.0\.json: was trained with other settings"):
