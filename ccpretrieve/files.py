@@ -145,11 +145,13 @@ def only_writer(folder: Path, task: str) -> Iterator[None]:
     try:
         if not _locked(descriptor) or not _is_at(descriptor, folder):
             raise UserError(f"{folder}: another process is {task} here; wait for it to end")
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                if _is_at(descriptor, folder):
+                    folder.rmdir()  # if nothing was written
     finally:
-        with contextlib.suppress(OSError):
-            if _is_at(descriptor, folder):
-                folder.rmdir()  # if nothing was written
         os.close(descriptor)
 
 

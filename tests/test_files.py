@@ -83,6 +83,16 @@ def test_a_second_writer_is_refused_and_a_dead_one_is_no_obstacle(tmp_path):
         assert (tmp_path / "out" / "work").exists()
 
 
+def test_a_refused_writer_takes_nothing_from_the_one_that_has_written_nothing_yet(tmp_path):
+    with files.only_writer(tmp_path / "out", "holding"):
+        for _ in range(2):  # had the first removed the folder, the second would hold a new one
+            with (
+                pytest.raises(UserError, match="another process is holding here"),
+                files.only_writer(tmp_path / "out", "holding"),
+            ):
+                pass
+
+
 def test_a_writer_that_wrote_nothing_leaves_no_folder(tmp_path):
     with files.only_writer(tmp_path / "out", "holding"):
         pass

@@ -317,6 +317,27 @@ def test_a_checkpoint_of_another_architecture_is_one_line(tmp_path, questions, t
         run(config(questions, strange, tmp_path / "out"))
 
 
+def test_a_corpus_without_what_is_judged_is_refused(questions, tiny_checkpoint, tmp_path):
+    (tmp_path / "c" / "collection").mkdir(parents=True)
+    (tmp_path / "c" / "collection" / "docs.jsonl").write_text('{"id": "p1", "contents": "a b"}\n')
+    (tmp_path / "c" / "topic.dev.tsv").write_text("q1\ta\n")
+    (tmp_path / "c" / "qrels.dev.txt").write_text("q1 Q0 other 1\n")
+    settings = {"dev_corpus": str(tmp_path / "c"), "best_by": "mrr"}
+    with pytest.raises(UserError, match="none of the passages judged in split dev is in it"):
+        run(config(questions, tiny_checkpoint, tmp_path / "out", **settings))
+
+
+def test_a_question_alone_without_a_negative_is_refused(tmp_path, tiny_checkpoint):
+    made = [{**example, "hard_negative_ctxs": []} for example in examples(4)]
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(made))
+    with pytest.raises(UserError, match="no example has a hard negative"):
+        run(config(path, tiny_checkpoint, tmp_path / "out", batch_size=1))
+    made[3]["hard_negative_ctxs"] = examples(4)[3]["hard_negative_ctxs"]
+    path.write_text(json.dumps(made))
+    assert run(config(path, tiny_checkpoint, tmp_path / "out", batch_size=1, max_steps=1))
+
+
 def test_settings_that_cannot_work_are_refused_at_once(tmp_path):
     for settings, says in (
         ({"train": ()}, "--train"),

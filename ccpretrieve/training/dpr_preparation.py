@@ -162,12 +162,19 @@ def make_batcher(
     """The data of this process.
 
     Raises:
-        UserError: If the examples cannot be read, or are fewer than a batch.
+        UserError: If the examples cannot be read, are fewer than a batch, or leave a question
+            without a passage beside its own.
     """
     most = config.hard_negatives if config.negative == FIRST else config.negative_pool
     store = stored(
         sources, folder / EXAMPLES, processes, negatives=most, all_needed=config.negative == FIRST
     )
+    alone = config.batch_size * processes.count == 1
+    if alone and all(not store[number].negatives for number in range(len(store))):
+        raise UserError(
+            "--batch-size 1 and no example has a hard negative: a question has nothing to be told "
+            "from; raise --batch-size, or mine negatives"
+        )
     return QuestionBatcher(
         store,
         inputs,
@@ -273,6 +280,12 @@ def _searched(config: FinetuneConfig, name: str, inputs: Inputs) -> Searched:
             "another --dev-split"
         )
     passages = list(_few(name, corpus.records()))
+    there = {passage.id for passage in passages}
+    if not any(there & qrels[topic.id].keys() for topic in judged):
+        raise UserError(
+            f"--dev-corpus {name}: none of the passages judged in split {config.dev_split} is in "
+            "it; are passages and judgements of one edition?"
+        )
     questions = inputs.questions([topic.text for topic in judged])
     texts = inputs.passages(passages)
     return Searched(
