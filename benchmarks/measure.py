@@ -109,6 +109,13 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def pinned(threads: int) -> dict[str, str]:
+    """Environment in which every library has so many threads."""
+    parallel = "false" if threads == 1 else "true"
+    sized = dict.fromkeys(THREADS, str(threads))
+    return {**os.environ, **sized, "TOKENIZERS_PARALLELISM": parallel}
+
+
 def in_child(task: str, settings: Mapping[str, Any], folder: Path, *, threads: int) -> Any:
     """Run a task of :mod:`benchmarks.candidates` in a process of its own.
 
@@ -128,14 +135,12 @@ def in_child(task: str, settings: Mapping[str, Any], folder: Path, *, threads: i
     asked, answer, said = folder / "task.json", folder / "result.json", folder / "said.txt"
     answer.unlink(missing_ok=True)
     write_json(asked, {"task": task, "settings": {**settings, "threads": threads}})
-    pinned = dict.fromkeys(THREADS, str(threads))
-    parallel = "false" if threads == 1 else "true"
     command = [sys.executable, "-m", "benchmarks.candidates", str(asked), str(answer)]
     with said.open("wb") as stream:
         done = subprocess.run(
             command,
             cwd=ROOT,
-            env={**os.environ, **pinned, "TOKENIZERS_PARALLELISM": parallel},
+            env=pinned(threads),
             stdout=stream,
             stderr=subprocess.STDOUT,
             check=False,

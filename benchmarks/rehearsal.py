@@ -34,7 +34,7 @@ from typing import Annotated, Any
 
 import ccpretrieve
 from benchmarks.growth import Cost, Report, cpu
-from benchmarks.measure import ROOT, THREADS
+from benchmarks.measure import ROOT, pinned
 from benchmarks.parts import claim
 from ccpretrieve.commandline import command
 from ccpretrieve.config import Config, Many, at_least
@@ -245,15 +245,13 @@ def launch(words: Sequence[str], printed: Path, threads: int) -> Cost:
         UserError: If it met something the user can put right.
         RuntimeError: If it failed otherwise; with the end of what it said.
     """
-    pinned = dict.fromkeys(THREADS, str(threads))
-    parallel = "false" if threads == 1 else "true"
     log = printed.with_suffix(".log")
     begun = time.perf_counter()
     with printed.open("wb") as out, log.open("wb") as said:
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
-            env={**os.environ, **pinned, "TOKENIZERS_PARALLELISM": parallel},
+            env=pinned(threads),
             stdout=out,
             stderr=said,
         )
